@@ -33,7 +33,8 @@ BANNED = [
     (re.compile(r"#\s*include\s*<(iostream|print|fmt/ostream\.h|fmt/color\.h)>"), "is for printing"),
     (re.compile(CALL.format(names="abort|exit|_exit|_Exit|quick_exit|terminate"), re.MULTILINE), "ends the process"),
     (re.compile(r"\b(getenv|secure_getenv|setenv|putenv|environ)\b"), "touches the environment"),
-    (re.compile(r"(?<![\w.>])(?:std::|::)?\b(signal|sigaction|atexit|at_quick_exit)\s*\("), "installs a handler"),
+    (re.compile(r"(?<![\w.>])(?:std::|::)?\b(sigaction|atexit|at_quick_exit)\s*\("), "installs a handler"),
+    (re.compile(r"(\bstd::signal|\bsignal(?=\s*\(\s*SIG))\s*\("), "installs a handler"),
     (re.compile(r"(?<!\w)(assert)\s*\("), "is HEADRACE_CHECK here: assert vanishes in release builds"),
     (re.compile(r"#\s*include\s*<(cassert|assert\.h)>"), "is base/check.h here"),
 ]

@@ -116,6 +116,7 @@ class SourceTest(Tree):
 
     def test_clean_source_passes(self) -> None:
         text = '\nvoid Transfer::abort() { t.abort(); p->exit(); static_assert(1); snprintf(a, 1, "printf("); }\n'
+        text += "void WakeEvent::signal() noexcept { event_.signal(); }\n"
         self.assertEqual(self.faults_of(text + "bool abort();\n// abort() getenv() assert(x)\n"), [])
 
     def test_each_banned_call_is_found(self) -> None:
@@ -136,6 +137,7 @@ class SourceTest(Tree):
             "assert(x);",
             "sigaction(1, a, b);",
             "signal(SIGPIPE, SIG_IGN);",
+            "std::signal(number, handler);",
         ):
             with self.subTest(statement):
                 faults = self.faults_of(f"void f() {{\n  {statement}\n}}\n")
