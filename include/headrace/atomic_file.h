@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that appears whole or not at all: written under a temporary name in the same folder, then renamed.
+// One thread creates, commits or discards; any number may write ranges of file() in between.
+// Owns the temporary file: destroyed without commit(), it is removed and the old file is untouched.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <headrace/error.h>
+#include <headrace/file.h>
+
+namespace headrace {
+
+enum class Durability : uint8_t {
+  none,  // the page cache and the device's cache may still hold the bytes
+  data,  // fdatasync before the transfer is done (for an atomic file also rename, then fsync of the folder)
+};
+
+struct AtomicFileOptions {
+  uint64_t size_bytes = 0;              // exact final length; preallocated now, so that a full disk is known at once
+  Durability durability = Durability::data;
+};
+
+class HEADRACE_EXPORT AtomicFile {
+ public:
+  // A symbolic link at `path` is followed: the file it names is replaced and the link stays. Other hard links keep the
+  // old contents. The permission bits are those of the file replaced, else 0666 less the umask. A path that names a
+  // directory or device is refused.
+  [[nodiscard]] static Result<AtomicFile> create(const std::string& path, const AtomicFileOptions& options);
+
+  AtomicFile(AtomicFile&&) noexcept;
+  AtomicFile& operator=(AtomicFile&&) noexcept;
+  ~AtomicFile();
+
+  [[nodiscard]] const File& file() const noexcept;
+  [[nodiscard]] const std::string& temporary_path() const noexcept;
+
+  // Exact size, fdatasync, rename, fsync of the folder. On an error before the rename the temporary file is gone and the old file is as
+  // it was. Call once, after every write into file() is done.
+  [[nodiscard]] Status commit();
+  // Removes the temporary file. Safe to call twice, and after commit(), when it does nothing.
+  void discard() noexcept;
+
+ private:
+  class Impl;
+  explicit AtomicFile(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything a C++ user needs, in one include.
+// The headers it names say what may be called from where, and who owns what.
+#pragma once
+
+#include <headrace/atomic_file.h>
+#include <headrace/buffer.h>
+#include <headrace/device.h>
+#include <headrace/engine_info.h>
+#include <headrace/error.h>
+#include <headrace/file.h>
+#include <headrace/handle.h>
+#include <headrace/log.h>
+#include <headrace/region.h>
+#include <headrace/request.h>
+#include <headrace/transfer.h>
+#include <headrace/version.h>

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one seam to files: open, allocate, cut, sync, rename. Tests put another in its place.
+// Any thread.
+// Descriptors returned belong to the caller; the real file system is stateless and lives for ever.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <headrace/error.h>
+#include <headrace/file.h>
+
+#include "os/direct_io.h"
+#include "os/fd.h"
+
+namespace headrace::os {
+
+struct OpenedFile {
+  Fd descriptor;             // buffered, close-on-exec
+  bool readable = false;
+  bool writable = false;
+  bool created = false;      // by this call
+  bool regular = false;
+  bool block_device = false;  // neither of the two: a character device
+  bool in_memory = false;    // tmpfs, ramfs: there is no device below the page cache
+  uint32_t block_bytes = 0;  // of the file system
+  std::string path;          // as given, or what the descriptor is called
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  [[nodiscard]] virtual Result<OpenedFile> open(const std::string& path, FileMode mode);
+  // The caller's flags and position are never touched.
+  [[nodiscard]] virtual Result<OpenedFile> duplicate(int descriptor);
+  // The same file with O_DIRECT; a negative errno when the file system refuses.
+  [[nodiscard]] virtual Result<Fd> reopen_direct(const OpenedFile& file);
+  [[nodiscard]] virtual DirectAlignment direct_alignment(int descriptor);
+  [[nodiscard]] virtual std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes, uint64_t length_bytes);
+  [[nodiscard]] virtual Result<uint64_t> size_bytes(int descriptor, const std::string& path);
+
+  // A new file of its own name, 0600, next to `path`.
+  [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path);
+  // Space and length at once. A file system that cannot preallocate only gets the length.
+  [[nodiscard]] virtual Status allocate(int descriptor, uint64_t bytes, const std::string& path);
+  [[nodiscard]] virtual Status truncate(int descriptor, uint64_t bytes, const std::string& path);
+  [[nodiscard]] virtual Status set_mode(int descriptor, uint32_t mode, const std::string& path);
+  [[nodiscard]] virtual Status datasync(int descriptor, const std::string& path);
+  [[nodiscard]] virtual Status rename(const std::string& from, const std::string& to);
+  [[nodiscard]] virtual Status unlink(const std::string& path);
+  // fsync of the folder that holds `path`.
+  [[nodiscard]] virtual Status sync_folder_of(const std::string& path);
+  // True when `path` still names the file that `descriptor` has open.
+  [[nodiscard]] virtual bool names(const std::string& path, int descriptor);
+};
+
+[[nodiscard]] FileSystem& real_file_system();
+
+}  // namespace headrace::os

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Temporary name, preallocation, exact size, fdatasync, rename, fsync of the folder.
+// One thread at a time creates, commits and discards.
+// Owns the temporary file until it is renamed.
+#include <headrace/atomic_file.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "os/error.h"
+#include "transfer/open_file.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kNameAttemptsMax = 64;
+
+// Short whatever the target's name, so that a name of 255 bytes still has a temporary.
+std::string temporary_name(const std::string& target) {
+  static std::atomic<uint64_t> counter = 0;
+  std::random_device random;
+  const size_t slash = target.rfind('/');
+  const std::string folder = slash == std::string::npos ? "" : target.substr(0, slash + 1);
+  return fmt::format("{}.headrace-{}-{:x}-{:08x}.tmp", folder, ::getpid(), counter.fetch_add(1, std::memory_order_relaxed), random());
+}
+
+// What the path means after symbolic links: the file that the last link names, which need not exist.
+Result<std::string> follow_links(const std::string& path) {
+  constexpr int kLinksMax = 40;  // as in Linux
+  std::string current = path;
+  for (int i = 0; i < kLinksMax; ++i) {
+    struct stat status = {};
+    if (::lstat(current.c_str(), &status) != 0) {
+      if (errno == ENOENT) return current;
+      return std::unexpected(os::system_error("replace", path, errno));
+    }
+    if (S_ISDIR(status.st_mode)) return std::unexpected(os::system_error("replace", path, EISDIR));
+    if (S_ISREG(status.st_mode)) return current;
+    if (!S_ISLNK(status.st_mode)) {
+      Error error = os::system_error("replace", path, EINVAL);
+      error.code = ErrorCode::invalid_argument;
+      error.detail = "only a regular file can be replaced, and this is a device, pipe or socket";
+      return std::unexpected(std::move(error));
+    }
+    char target[PATH_MAX];
+    const ssize_t length = ::readlink(current.c_str(), target, sizeof target);
+    if (length < 0) return std::unexpected(os::system_error("replace", path, errno));
+    std::string next(target, static_cast<size_t>(length));
+    const size_t slash = current.rfind('/');
+    if (next.empty() || next[0] == '/' || slash == std::string::npos) {
+      current = std::move(next);
+    } else {
+      current = current.substr(0, slash + 1) + next;
+    }
+  }
+  return std::unexpected(os::system_error("replace", path, ELOOP));
+}
+
+// The permission bits that the new file gets.
+uint32_t mode_for(const std::string& target) {
+  struct stat status = {};
+  if (::stat(target.c_str(), &status) == 0) return status.st_mode & 07777;
+  // The umask can only be read by setting it, which other threads would see; /proc tells it without.
+  uint32_t mask = 022;
+  if (std::FILE* file = std::fopen("/proc/self/status", "re"); file != nullptr) {
+    char line[256];
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+      if (std::sscanf(line, "Umask: %o", &mask) == 1) break;
+    }
+    std::fclose(file);
+  }
+  return 0666 & ~mask;
+}
+
+}  // namespace
+
+class AtomicFile::Impl {
+ public:
+  Impl(os::FileSystem& system, std::string path, std::string target, std::string temporary, AtomicFileOptions options)
+      : system_(system), path_(std::move(path)), target_(std::move(target)), temporary_(std::move(temporary)), options_(options) {}
+  ~Impl() { discard(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Status prepare(os::OpenedFile opened) {
+    file_ = File(std::make_shared<transfer::OpenFile>(system_, std::move(opened), FileMode::update));
+    transfer::OpenFile& file = *file_.internal();
+    if (Status set = system_.set_mode(file.descriptor(), mode_for(target_), path_); !set) return set;
+    Status allocated = system_.allocate(file.descriptor(), options_.size_bytes, path_);
+    if (!allocated && allocated.error().errno_value == ENOSPC) {
+      allocated.error().detail = fmt::format("{} bytes were asked for; {}", options_.size_bytes, os::remedy(ENOSPC));
+    }
+    return allocated;
+  }
+
+  Status commit() {
+    if (!pending_) return std::unexpected(Error{.code = ErrorCode::invalid_argument, .operation = "commit", .path = path_, .detail = "committed or discarded before"});
+    const int descriptor = file_.internal()->descriptor();
+    Status status = system_.truncate(descriptor, options_.size_bytes, path_);
+    if (status && options_.durability == Durability::data) status = system_.datasync(descriptor, path_);
+    if (status) status = system_.rename(temporary_, target_);
+    if (!status) {
+      discard();
+      return status;
+    }
+    pending_ = false;
+    // The new file is in place whatever this says; a failure means that it may not survive a power cut.
+    return options_.durability == Durability::data ? system_.sync_folder_of(target_) : Status{};
+  }
+
+  void discard() noexcept {
+    if (!pending_) return;
+    pending_ = false;
+    (void)system_.unlink(temporary_);
+  }
+
+  const File& file() const noexcept { return file_; }
+  const std::string& temporary() const noexcept { return temporary_; }
+
+ private:
+  os::FileSystem& system_;
+  std::string path_;
+  std::string target_;
+  std::string temporary_;
+  AtomicFileOptions options_;
+  File file_;
+  bool pending_ = true;  // the temporary name exists
+};
+
+Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileOptions& options) {
+  if (path.empty() || path.find('\0') != std::string::npos) return std::unexpected(os::system_error("replace", path, path.empty() ? ENOENT : EINVAL));
+  os::FileSystem& system = os::real_file_system();
+  Result<std::string> target = follow_links(path);
+  if (!target) return std::unexpected(std::move(target).error());
+  const size_t slash = target->rfind('/');
+  if (slash == target->size() - 1) return std::unexpected(os::system_error("replace", path, EISDIR));
+  if (target->size() - (slash == std::string::npos ? 0 : slash + 1) > NAME_MAX) return std::unexpected(os::system_error("replace", path, ENAMETOOLONG));
+  for (int attempt = 0; attempt < kNameAttemptsMax; ++attempt) {
+    std::string temporary = temporary_name(*target);
+    Result<os::OpenedFile> opened = system.create_exclusive(temporary);
+    if (!opened && opened.error().errno_value == EEXIST) continue;
+    if (!opened) {
+      Error error = std::move(opened).error();
+      error.operation = "replace";
+      error.path = path;
+      return std::unexpected(std::move(error));
+    }
+    auto impl = std::make_unique<Impl>(system, path, *target, std::move(temporary), options);
+    if (Status prepared = impl->prepare(*std::move(opened)); !prepared) return std::unexpected(std::move(prepared).error());
+    return AtomicFile(std::move(impl));
+  }
+  return std::unexpected(os::system_error("replace", path, EEXIST));
+}
+
+AtomicFile::AtomicFile(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+AtomicFile::AtomicFile(AtomicFile&&) noexcept = default;
+AtomicFile& AtomicFile::operator=(AtomicFile&&) noexcept = default;
+AtomicFile::~AtomicFile() = default;
+
+const File& AtomicFile::file() const noexcept { return impl_->file(); }
+const std::string& AtomicFile::temporary_path() const noexcept { return impl_->temporary(); }
+Status AtomicFile::commit() { return impl_->commit(); }
+void AtomicFile::discard() noexcept { impl_->discard(); }
+
+}  // namespace headrace

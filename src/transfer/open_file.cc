@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening the direct descriptor once, under a mutex, and the clean-up of a file whose first writes failed.
+// Any thread.
+// See the header for ownership.
+#include "transfer/open_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace headrace::transfer {
+
+Result<std::shared_ptr<OpenFile>> OpenFile::open(os::FileSystem& system, const std::string& path, FileMode mode) {
+  Result<os::OpenedFile> opened = system.open(path, mode);
+  if (!opened) return std::unexpected(std::move(opened).error());
+  return std::make_shared<OpenFile>(system, *std::move(opened), mode);
+}
+
+Result<std::shared_ptr<OpenFile>> OpenFile::duplicate(os::FileSystem& system, int descriptor) {
+  Result<os::OpenedFile> opened = system.duplicate(descriptor);
+  if (!opened) return std::unexpected(std::move(opened).error());
+  return std::make_shared<OpenFile>(system, *std::move(opened), FileMode::update);
+}
+
+OpenFile::OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode) noexcept
+    : system_(system), opened_(std::move(opened)), mode_(mode) {}
+
+OpenFile::~OpenFile() {
+  if (!opened_.created || !write_failed_.load(std::memory_order_relaxed)) return;
+  const uint64_t end = written_end_bytes_.load(std::memory_order_relaxed);
+  if (end == 0 || mode_ == FileMode::create) {
+    if (system_.names(path(), descriptor())) (void)system_.unlink(path());
+    return;
+  }
+  const Result<uint64_t> size = system_.size_bytes(descriptor(), path());
+  if (size && *size > end) (void)system_.truncate(descriptor(), end, path());
+}
+
+int OpenFile::direct_descriptor() {
+  if (direct_.load(std::memory_order_acquire) == Direct::untried) {
+    const std::lock_guard lock(mutex_);
+    if (direct_.load(std::memory_order_relaxed) == Direct::untried) open_direct();
+  }
+  return direct_.load(std::memory_order_acquire) == Direct::open ? direct_descriptor_.get() : -1;
+}
+
+void OpenFile::open_direct() {
+  alignment_ = system_.direct_alignment(descriptor());
+  Direct outcome = Direct::refused;
+  if (alignment_.refused) {
+    refusal_ = "the file system says that this file has no direct I/O";
+  } else if (Result<os::Fd> reopened = system_.reopen_direct(opened_)) {
+    direct_descriptor_ = *std::move(reopened);
+    granule_bytes_ = std::max({alignment_.offset_bytes, alignment_.memory_bytes, os::page_bytes()});
+    // A file system block that is no power of two, or absurd, is one that does not bound direct I/O.
+    const uint32_t block = opened_.block_bytes;
+    if ((block & (block - 1)) == 0 && block <= (1U << 20)) granule_bytes_ = std::max(granule_bytes_, block);
+    outcome = Direct::open;
+  } else {
+    refusal_ = fmt::format("O_DIRECT was refused at open ({})", errno_name(reopened.error().errno_value));
+  }
+  direct_.store(outcome, std::memory_order_release);
+}
+
+std::string OpenFile::direct_refusal() const {
+  const std::lock_guard lock(mutex_);
+  return refusal_;
+}
+
+void OpenFile::refuse_direct(std::string why) {
+  const std::lock_guard lock(mutex_);
+  // The descriptor stays open until the end: blocks of other requests may be on their way through it.
+  if (direct_.exchange(Direct::refused, std::memory_order_acq_rel) != Direct::refused) refusal_ = std::move(why);
+}
+
+void OpenFile::write_succeeded(uint64_t end_bytes) noexcept {
+  uint64_t seen = written_end_bytes_.load(std::memory_order_relaxed);
+  while (seen < end_bytes && !written_end_bytes_.compare_exchange_weak(seen, end_bytes, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace headrace::transfer

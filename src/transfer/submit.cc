@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// From requests to jobs: check, choose the path, merge what touches, count against the limit, hand to the queue.
+// Any thread; the caller's.
+// A prepared request owns its file and buffers; from then on the transfer's state does.
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/align.h"
+#include "os/error.h"
+#include "transfer/handle_state.h"
+#include "transfer/open_file.h"
+
+namespace headrace::transfer {
+namespace {
+
+constexpr uint64_t kCacheProbeBytes = uint64_t{1} << 20;  // smaller reads are not worth asking the page cache about
+
+const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
+
+Error refused(const TransferState::Setup& setup, ErrorCode code, int errno_value, std::string detail) {
+  return {.code = code,
+          .errno_value = errno_value,
+          .operation = name_of(setup.direction),
+          .path = setup.file ? setup.file->path() : std::string(),
+          .offset_bytes = setup.offset_bytes,
+          .length_bytes = setup.length_bytes,
+          .detail = std::move(detail)};
+}
+
+plan::Straight straight_for(CopyMode copy, bool in_buffer) {
+  switch (copy) {
+    case CopyMode::always: return plan::Straight::never;
+    case CopyMode::never: return plan::Straight::always;
+    case CopyMode::automatic: break;
+  }
+  return in_buffer ? plan::Straight::if_huge : plan::Straight::if_buffered;
+}
+
+}  // namespace
+
+Error HandleState::closed_error() const {
+  return {.code = ErrorCode::closed,
+          .operation = "submit",
+          .detail = in_own_process() ? "the handle is closed" : "the handle belongs to the process that forked this one; make a new handle here"};
+}
+
+Status HandleState::add_region(Prepared& prepared, Region region, CopyMode copy) const {
+  TransferState::Setup& setup = prepared.setup;
+  if (region.device.kind != DeviceKind::host) {
+    return std::unexpected(refused(setup, ErrorCode::unavailable, 0, "memory of a GPU cannot be moved by this version; copy it to the host first"));
+  }
+  if (region.bytes == 0) return {};
+  if (region.data == nullptr) return std::unexpected(refused(setup, ErrorCode::invalid_argument, EFAULT, "a region of more than zero bytes has a null pointer"));
+  const uint64_t begin = setup.offset_bytes + setup.length_bytes;
+  if (begin > static_cast<uint64_t>(INT64_MAX) || region.bytes > static_cast<uint64_t>(INT64_MAX) - begin) {
+    return std::unexpected(refused(setup, ErrorCode::invalid_argument, EOVERFLOW, "the range ends past the largest file offset"));
+  }
+  Part part;
+  part.begin = begin;
+  part.end = begin + region.bytes;
+  part.data = region.data;
+  if (std::shared_ptr<memory::BufferStorage> buffer = memory::find_buffer(region.data, region.bytes)) {
+    part.buffer_id = buffer->id();
+    part.buffer_data = buffer->data();
+    part.buffer_bytes = buffer->mapped_bytes();
+    const bool huge = buffer->pages() != PageKind::small;
+    part.straight = straight_for(copy, huge);
+    if (prepared.parts.empty()) setup.pages = buffer->pages();
+    if (!huge && copy == CopyMode::automatic) setup.reasons |= kReasonSmallPages;
+    if (setup.buffers.empty() || setup.buffers.back() != buffer) setup.buffers.push_back(std::move(buffer));
+  } else {
+    part.straight = straight_for(copy, false);
+    if (copy == CopyMode::automatic) setup.reasons |= kReasonSmallPages;
+  }
+  if (copy == CopyMode::always) setup.reasons |= kReasonCopyAlways;
+  setup.length_bytes += region.bytes;
+  prepared.parts.push_back(std::move(part));
+  return {};
+}
+
+Status HandleState::choose_path(Prepared& prepared, CacheMode cache) {
+  TransferState::Setup& setup = prepared.setup;
+  OpenFile& file = *setup.file;
+  const bool reading = setup.direction == plan::Direction::read;
+  if (setup.length_bytes == 0) return {};
+  const auto buffered = [&](uint32_t reason) {
+    prepared.direct_wanted = false;
+    // Those said why memory was staged on a direct route.
+    setup.reasons = (setup.reasons & kReasonCopyAlways) | reason;
+    return Status{};
+  };
+  if (options_.direct == Ladder::never) return buffered(kReasonDirectNever);
+  if (reading && cache == CacheMode::use) return buffered(kReasonCacheUse);
+  if (options_.direct == Ladder::automatic) {
+    if (!file.has_device_below()) return buffered(kReasonDevice);
+    if (file.in_memory()) return buffered(kReasonInMemory);
+    if (!reading && setup.length_bytes < os::page_bytes()) return buffered(kReasonRaggedEdge);
+    if (reading && cache == CacheMode::automatic && setup.length_bytes >= kCacheProbeBytes) {
+      const std::optional<uint64_t> resident = file.system().resident_bytes(file.descriptor(), setup.offset_bytes, setup.length_bytes);
+      if (resident && *resident >= setup.length_bytes / 2) return buffered(kReasonPageCache);
+    }
+  }
+  if (file.direct_descriptor() < 0) {
+    const std::string why = file.direct_refusal();
+    if (options_.direct == Ladder::required) return std::unexpected(refused(setup, ErrorCode::unavailable, EOPNOTSUPP, "direct=required, but " + why));
+    notice(Notice::direct_refused_at_open, fmt::format("'{}' goes through the page cache: {}", file.path(), why));
+    return buffered(kReasonDirectRefused);
+  }
+  const uint64_t granule = file.granule_bytes();
+  const uint64_t end = setup.offset_bytes + setup.length_bytes;
+  if (!reading && (!base::is_aligned(setup.offset_bytes, granule) || !base::is_aligned(end, granule))) setup.reasons |= kReasonRaggedEdge;
+  for (const Part& part : prepared.parts) {
+    const bool aligned = base::is_aligned(reinterpret_cast<uintptr_t>(part.data) - part.begin, file.alignment().memory_bytes);
+    if (part.straight == plan::Straight::if_huge && !aligned) setup.reasons |= kReasonMisaligned;
+    if (part.straight == plan::Straight::always && !aligned) setup.reasons |= kReasonCopyNever;
+  }
+  return {};
+}
+
+Result<HandleState::Prepared> HandleState::prepare_read(const ReadItem& item) {
+  const ReadRequest& request = item.request;
+  Prepared prepared;
+  prepared.setup.direction = plan::Direction::read;
+  prepared.setup.offset_bytes = request.offset_bytes;
+  prepared.setup.end_of_file = request.end_of_file;
+  prepared.setup.file = item.file.internal();
+  prepared.priority = request.priority;
+  if (!prepared.setup.file) return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
+  if (!prepared.setup.file->readable()) return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for writing only"));
+  if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
+    return std::unexpected(refused(prepared.setup, ErrorCode::invalid_argument, EINVAL, fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
+  }
+  if (Status added = add_region(prepared, request.target, request.copy); !added) return std::unexpected(std::move(added).error());
+  for (const Region& region : request.targets) {
+    if (Status added = add_region(prepared, region, request.copy); !added) return std::unexpected(std::move(added).error());
+  }
+  if (Status chosen = choose_path(prepared, request.cache); !chosen) return std::unexpected(std::move(chosen).error());
+  return prepared;
+}
+
+Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) {
+  const WriteRequest& request = item.request;
+  Prepared prepared;
+  prepared.setup.direction = plan::Direction::write;
+  prepared.setup.offset_bytes = request.offset_bytes;
+  prepared.setup.file = item.file.internal();
+  prepared.priority = request.priority;
+  if (!prepared.setup.file) return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
+  if (!prepared.setup.file->writable()) return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for reading only"));
+  if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
+    return std::unexpected(refused(prepared.setup, ErrorCode::invalid_argument, EINVAL, fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
+  }
+  const auto add = [&](const ConstRegion& region) {
+    // Parts are the same for both directions; a write never writes through its pointer.
+    return add_region(prepared, {.data = const_cast<std::byte*>(region.data), .bytes = region.bytes, .device = region.device}, request.copy);
+  };
+  if (Status added = add(request.source); !added) return std::unexpected(std::move(added).error());
+  for (const ConstRegion& region : request.sources) {
+    if (Status added = add(region); !added) return std::unexpected(std::move(added).error());
+  }
+  if (Status chosen = choose_path(prepared, CacheMode::bypass); !chosen) return std::unexpected(std::move(chosen).error());
+  if (request.durability == Durability::data) {
+    prepared.setup.sync = std::make_shared<SyncGroup>();
+    prepared.setup.sync->file = prepared.setup.file;
+  }
+  return prepared;
+}
+
+Result<std::vector<Transfer>> HandleState::read_many(std::span<const ReadItem> items) {
+  std::vector<Prepared> all;
+  all.reserve(items.size());
+  for (const ReadItem& item : items) {
+    Result<Prepared> prepared = prepare_read(item);
+    if (!prepared) return std::unexpected(std::move(prepared).error());
+    all.push_back(*std::move(prepared));
+  }
+  return submit(std::move(all));
+}
+
+Result<std::vector<Transfer>> HandleState::write_many(std::span<const WriteItem> items) {
+  std::vector<Prepared> all;
+  all.reserve(items.size());
+  std::unordered_map<OpenFile*, std::shared_ptr<SyncGroup>> groups;
+  for (const WriteItem& item : items) {
+    Result<Prepared> prepared = prepare_write(item);
+    if (!prepared) return std::unexpected(std::move(prepared).error());
+    if (prepared->setup.sync) {
+      std::shared_ptr<SyncGroup>& group = groups.try_emplace(prepared->setup.file.get(), prepared->setup.sync).first->second;
+      group->handle = shared_from_this();
+      group->unwritten.fetch_add(1, std::memory_order_relaxed);
+      prepared->setup.sync = group;
+    }
+    all.push_back(*std::move(prepared));
+  }
+  return submit(std::move(all));
+}
+
+Result<Transfer> HandleState::replace(std::unique_ptr<AtomicFile> file, const WriteRequest& request) {
+  WriteItem item = {.file = file->file(), .request = request};
+  item.request.durability = Durability::none;  // the commit syncs
+  Result<Prepared> prepared = prepare_write(item);
+  if (!prepared) return std::unexpected(std::move(prepared).error());
+  prepared->setup.atomic_file = std::move(file);
+  std::vector<Prepared> all;
+  all.push_back(*std::move(prepared));
+  Result<std::vector<Transfer>> transfers = submit(std::move(all));
+  if (!transfers) return std::unexpected(std::move(transfers).error());
+  return transfers->front();
+}
+
+Result<uint32_t> HandleState::reserve(size_t wanted) {
+  std::unique_lock lock(mutex_);
+  const auto room = [this] { return facts_.requests_max - std::min<uint64_t>(unfinished_, facts_.requests_max); };
+  if (options_.when_full == WhenFull::fail && room() < wanted) {
+    return std::unexpected(Error{.code = ErrorCode::limit_reached, .operation = "submit", .detail = fmt::format("{} requests are unfinished and requests_max is {}; wait for some, or raise it", unfinished_, facts_.requests_max)});
+  }
+  ++waiters_;
+  changed_.wait(lock, [&] { return room() != 0 || !usable(); });
+  --waiters_;
+  if (!usable()) return std::unexpected(closed_error());
+  const auto granted = static_cast<uint32_t>(std::min<uint64_t>(room(), wanted));
+  unfinished_ += granted;
+  return granted;
+}
+
+Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared) {
+  if (!usable()) return std::unexpected(closed_error());
+  std::vector<Transfer> transfers;
+  transfers.reserve(prepared.size());
+  std::span<Prepared> rest(prepared);
+  while (!rest.empty()) {
+    const Result<uint32_t> granted = reserve(rest.size());
+    if (!granted && transfers.empty()) return std::unexpected(granted.error());
+    if (!granted) {
+      // The handle closed while this call waited for room: what was started goes on, the rest fails without being sent.
+      {
+        const std::lock_guard lock(mutex_);
+        unfinished_ += rest.size();
+      }
+      for (Prepared& item : rest) {
+        item.setup.handle = shared_from_this();
+        const uint64_t length = item.setup.length_bytes;
+        const auto state = std::make_shared<TransferState>(std::move(item.setup));
+        state->fail_at(state->offset_bytes(), ErrorCode::closed, 0, name_of(state->direction()), "the handle was closed before this request was sent");
+        transfers.emplace_back(state);
+        length != 0 ? state->resolve(length) : state->resolve_empty();
+      }
+      break;
+    }
+    start(rest.first(*granted), transfers);
+    rest = rest.subspan(*granted);
+  }
+  return transfers;
+}
+
+void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& transfers) {
+  std::vector<std::shared_ptr<TransferState>> states;
+  states.reserve(prepared.size());
+  for (Prepared& item : prepared) {
+    item.setup.handle = shared_from_this();
+    item.file = item.setup.file.get();
+    item.empty = item.setup.length_bytes == 0;
+    for (const std::shared_ptr<memory::BufferStorage>& buffer : item.setup.buffers) buffer->watch(shared_from_this());
+    states.push_back(std::make_shared<TransferState>(std::move(item.setup)));
+    for (Part& part : item.parts) part.owner = states.back();
+    transfers.emplace_back(states.back());
+  }
+  // Ranges of one file that touch become one job, in the order of their offsets.
+  std::vector<uint32_t> order(prepared.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto file_of = [&](uint32_t i) { return prepared[i].file; };
+  if (prepared.size() > 1) {
+    std::ranges::stable_sort(order, [&](uint32_t a, uint32_t b) {
+      if (file_of(a) != file_of(b)) return std::less<>{}(file_of(a), file_of(b));
+      return states[a]->offset_bytes() < states[b]->offset_bytes();
+    });
+  }
+  std::shared_ptr<Job> job;
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (uint32_t i : order) {
+    Prepared& item = prepared[i];
+    if (item.parts.empty()) continue;
+    const bool touches = job != nullptr && job->file == item.file && job->end() == item.parts.front().begin && job->priority == item.priority &&
+                         job->direct_wanted == item.direct_wanted;
+    if (!touches) {
+      job = std::make_shared<Job>();
+      job->direction = states[i]->direction();
+      job->priority = item.priority;
+      job->file = item.file;
+      job->direct_wanted = item.direct_wanted;
+      job->position = item.parts.front().begin;
+      jobs.push_back(job);
+    }
+    std::ranges::move(item.parts, std::back_inserter(job->parts));
+    states[i]->attach(job);
+  }
+  job.reset();
+  for (std::shared_ptr<Job>& one : jobs) enqueue(std::move(one));
+  for (size_t i = 0; i < prepared.size(); ++i) {
+    if (prepared[i].empty) states[i]->resolve_empty();
+  }
+}
+
+}  // namespace headrace::transfer

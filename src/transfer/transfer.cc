@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face of TransferState, and wait() over many.
+// Any thread.
+// A Transfer shares its state.
+#include <headrace/transfer.h>
+
+#include <utility>
+
+#include "os/futex.h"
+#include "transfer/transfer_state.h"
+
+namespace headrace {
+namespace {
+
+using transfer::Observer;
+using transfer::TransferState;
+using Clock = TransferState::Clock;
+
+std::optional<Clock::time_point> deadline_after(Transfer::Nanoseconds timeout) {
+  if (timeout.count() < 0) return std::nullopt;
+  const Clock::time_point now = Clock::now();
+  // A timeout past the end of the clock is no timeout.
+  if (timeout > Clock::time_point::max() - now) return std::nullopt;
+  return now + timeout;
+}
+
+Result<uint64_t> no_transfer() {
+  return std::unexpected(Error{.code = ErrorCode::closed, .operation = "result", .detail = "this Transfer names no request"});
+}
+
+constexpr const char* kForked = "the transfer belongs to the process that forked this one; make a new handle here";
+
+}  // namespace
+
+Transfer::Transfer() noexcept = default;
+Transfer::~Transfer() = default;
+Transfer::Transfer(const Transfer&) = default;
+Transfer::Transfer(Transfer&&) noexcept = default;
+Transfer& Transfer::operator=(const Transfer&) = default;
+Transfer& Transfer::operator=(Transfer&&) noexcept = default;
+Transfer::Transfer(std::shared_ptr<TransferState> state) noexcept : state_(std::move(state)) {}
+
+Result<uint64_t> Transfer::result() const { return result_for(Nanoseconds{-1}); }
+
+Result<uint64_t> Transfer::result_for(Nanoseconds timeout) const {
+  if (!state_) return no_transfer();
+  if (state_->wait(deadline_after(timeout), false)) return state_->take_result();
+  if (state_->orphaned()) return std::unexpected(state_->closed_error(kForked));
+  Error error = state_->closed_error("the wait ended first; the transfer goes on");
+  error.code = ErrorCode::timed_out;
+  return std::unexpected(std::move(error));
+}
+
+bool Transfer::wait_for(Nanoseconds timeout) const { return state_ && state_->wait(deadline_after(timeout), true); }
+bool Transfer::done() const noexcept { return state_ && state_->done(); }
+bool Transfer::running() const noexcept { return state_ && state_->started() && !state_->done(); }
+bool Transfer::cancel() noexcept { return state_ && state_->cancel(); }
+bool Transfer::cancelled() const noexcept { return state_ && state_->done() && state_->cancelled(); }
+void Transfer::abort() noexcept {
+  if (state_) state_->abort();
+}
+std::optional<Route> Transfer::route() const { return state_ ? state_->route() : std::nullopt; }
+
+void Transfer::on_done(std::function<void(const Transfer&)> callback) const {
+  if (state_) state_->on_done([copy = *this, callback = std::move(callback)] { callback(copy); });
+}
+
+void Transfer::keep_alive(std::shared_ptr<void> owner) const {
+  if (state_) state_->keep_alive(std::move(owner));
+}
+
+size_t wait(std::span<const Transfer> transfers, WaitFor condition, Transfer::Nanoseconds timeout) {
+  const std::optional<Clock::time_point> deadline = deadline_after(timeout);
+  const auto observer = std::make_shared<Observer>();
+  size_t observed = 0;
+  bool failed_already = false;
+  for (const Transfer& transfer : transfers) {
+    const std::shared_ptr<TransferState>& state = transfer.internal();
+    if (state && !state->orphaned() && state->observe(observer)) {
+      ++observed;
+    } else if (state && state->done()) {
+      failed_already |= !state->peek_result().has_value();
+    }
+  }
+  const size_t done_already = transfers.size() - observed;
+  const auto satisfied = [&](size_t done) {
+    if (done == transfers.size()) return true;
+    if (condition == WaitFor::any) return done != 0;
+    return condition == WaitFor::first_error && (failed_already || observer->failed.load(std::memory_order_relaxed) != 0);
+  };
+  size_t done = done_already;
+  while (true) {
+    const uint32_t changes = observer->changes.load(std::memory_order_acquire);
+    done = done_already + observer->done.load(std::memory_order_relaxed);
+    if (satisfied(done)) break;
+    std::optional<std::chrono::nanoseconds> left;
+    if (deadline) {
+      left = *deadline - Clock::now();
+      if (left->count() <= 0) break;
+    }
+    os::futex_wait(observer->changes, changes, left);
+  }
+  if (done < transfers.size()) {
+    for (const Transfer& transfer : transfers) {
+      if (transfer.internal()) transfer.internal()->stop_observing(observer.get());
+    }
+  }
+  return done;
+}
+
+}  // namespace headrace

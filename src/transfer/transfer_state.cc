@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Accounting of bytes, the lowest failure, the durable step, and the one place where a transfer becomes done.
+// Any thread.
+// See the header for ownership.
+#include "transfer/transfer_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "os/error.h"
+#include "os/futex.h"
+#include "transfer/handle_state.h"
+#include "transfer/open_file.h"
+#include "transfer/task_thread.h"
+
+namespace headrace::transfer {
+namespace {
+
+struct ReasonText {
+  uint32_t reason;
+  const char* text;
+};
+constexpr ReasonText kReasonTexts[] = {
+    {kReasonSmallPages, "staged: the memory is not known to sit on huge pages (use headrace::Buffer)"},
+    {kReasonMisaligned, "staged: memory and file offset do not agree modulo the direct-I/O alignment"},
+    {kReasonCopyAlways, "staged: copy=always"},
+    {kReasonCopyNever, "buffered where memory and file offset do not agree: copy=never"},
+    {kReasonRaggedEdge, "ragged edges of a write go by the page cache"},
+    {kReasonPageCache, "buffered: half or more of the range was in the page cache"},
+    {kReasonCacheUse, "buffered: cache=use"},
+    {kReasonDirectNever, "buffered: direct=never"},
+    {kReasonInMemory, "buffered: the file system lives in memory"},
+    {kReasonDevice, "buffered: not a regular file or block device"},
+    {kReasonRegisteredNever, "not registered: registered=never"},
+    {kReasonRegistrationRefused, "not registered: the kernel refused (locked-memory limit, ulimit -l)"},
+    {kReasonNoRegistration, "not registered: the engine has no registered memory"},
+    {kReasonHelperThreads, "buffered parts by pread and pwrite on helper threads"},
+};
+
+}  // namespace
+
+TransferState::TransferState(Setup setup)
+    : setup_(std::move(setup)), path_(setup_.file->path()), unresolved_bytes_(setup_.length_bytes), reasons_(setup_.reasons) {}
+
+void TransferState::add_moved(const Moved& moved) noexcept {
+  (moved.direct ? direct_bytes_ : buffered_bytes_).fetch_add(moved.bytes, std::memory_order_relaxed);
+  if (moved.staged) staged_bytes_.fetch_add(moved.bytes, std::memory_order_relaxed);
+  if (moved.registered) registered_bytes_.fetch_add(moved.bytes, std::memory_order_relaxed);
+  blocks_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void TransferState::fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation, std::string detail) {
+  const std::lock_guard lock(mutex_);
+  if (offset < failed_at_bytes_) {
+    failed_at_bytes_ = offset;
+    error_.code = code;
+    error_.errno_value = errno_value;
+    error_.operation = operation;
+    error_.detail = detail.empty() ? std::string(os::remedy(errno_value)) : std::move(detail);
+  }
+  failed_.store(true, std::memory_order_release);
+}
+
+void TransferState::resolve(uint64_t bytes) {
+  if (unresolved_bytes_.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) all_resolved();
+}
+
+void TransferState::all_resolved() {
+  const std::shared_ptr<TransferState> self = shared_from_this();
+  if (const std::shared_ptr<SyncGroup> group = setup_.sync) {
+    const bool good = !failed() && !cancelled();
+    if (good) {
+      const std::lock_guard lock(group->mutex);
+      group->waiting.push_back(self);
+    }
+    const bool last = group->unwritten.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if (!good) finish();
+    if (last) HandleState::sync(group);
+    return;
+  }
+  if (setup_.atomic_file != nullptr && !failed() && !cancelled()) {
+    committer().post([self] {
+      const Status committed = self->setup_.atomic_file->commit();
+      self->synced(committed ? std::nullopt : std::optional<Error>(committed.error()));
+    });
+    return;
+  }
+  finish();
+}
+
+void TransferState::synced(const std::optional<Error>& error) {
+  if (error) {
+    fail_at(setup_.offset_bytes, error->code, error->errno_value, error->operation.c_str(), error->detail);
+  }
+  finish();
+}
+
+void TransferState::finish() {
+  const std::shared_ptr<TransferState> self = shared_from_this();
+  std::shared_ptr<HandleState> handle;
+  std::vector<std::function<void()>> callbacks;
+  std::vector<std::shared_ptr<void>> owners;
+  std::vector<std::shared_ptr<Observer>> observers;
+  bool failed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    handle = std::move(setup_.handle);
+    uint64_t moved = setup_.length_bytes;
+    if (failed_at_bytes_ != UINT64_MAX) moved = failed_at_bytes_ - setup_.offset_bytes;
+    const bool counted_end = error_.code == ErrorCode::end_of_file && setup_.end_of_file == EndOfFile::is_a_count;
+    failed = cancelled() || (failed_.load(std::memory_order_relaxed) && !counted_end);
+    if (failed) {
+      if (cancelled()) {
+        error_.code = ErrorCode::cancelled;
+        error_.operation = setup_.direction == plan::Direction::read ? "read" : "write";
+        moved = 0;
+      }
+      error_.path = path_;
+      error_.offset_bytes = setup_.offset_bytes;
+      error_.length_bytes = setup_.length_bytes;
+      error_.transferred_bytes = moved;
+      result_ = std::unexpected(error_);
+    } else {
+      result_ = moved;
+    }
+    route_.engine = handle->facts().engine;
+    route_.direct_bytes = direct_bytes_.load(std::memory_order_relaxed);
+    route_.buffered_bytes = buffered_bytes_.load(std::memory_order_relaxed);
+    route_.staged_bytes = staged_bytes_.load(std::memory_order_relaxed);
+    route_.registered_bytes = registered_bytes_.load(std::memory_order_relaxed);
+    route_.pages = setup_.pages;
+    if ((reasons_.load(std::memory_order_relaxed) & kReasonDirectRefused) != 0) route_.why = "buffered: " + setup_.file->direct_refusal();
+    if (setup_.direction == plan::Direction::write) {
+      if (moved != 0) setup_.file->write_succeeded(setup_.offset_bytes + moved);
+      if (failed && !cancelled()) setup_.file->write_failed();
+    }
+    handle->count_finished({.direction = setup_.direction,
+                            .failed = failed,
+                            .errno_value = failed ? error_.errno_value : 0,
+                            .bytes = moved,
+                            .blocks = blocks_.load(std::memory_order_relaxed),
+                            .route = route_,
+                            .latency = Clock::now() - submitted_at_});
+  }
+  // Files close and atomic files are discarded before anybody can see that the transfer is done.
+  setup_.file.reset();
+  setup_.atomic_file.reset();
+  setup_.buffers.clear();
+  setup_.sync.reset();
+  if (failed && setup_.direction == plan::Direction::write && !cancelled()) handle->remember_failed_write(self);
+  {
+    const std::lock_guard lock(mutex_);
+    callbacks = std::move(callbacks_);
+    owners = std::move(owners_);
+    observers = std::move(observers_);
+    phase_.fetch_or(kDone, std::memory_order_release);
+  }
+  os::futex_wake_all(phase_);
+  for (const std::shared_ptr<Observer>& observer : observers) {
+    if (failed) observer->failed.fetch_add(1, std::memory_order_relaxed);
+    observer->done.fetch_add(1, std::memory_order_relaxed);
+    observer->changes.fetch_add(1, std::memory_order_release);
+    os::futex_wake_all(observer->changes);
+  }
+  if (!callbacks.empty() || !owners.empty()) {
+    dispatcher().post([callbacks = std::move(callbacks), owners = std::move(owners)]() mutable {
+      for (std::function<void()>& callback : callbacks) callback();
+      callbacks.clear();
+      owners.clear();
+    });
+  }
+  handle->request_done();
+}
+
+bool TransferState::wait(std::optional<Clock::time_point> deadline, bool interruptible) noexcept {
+  while (true) {
+    const uint32_t phase = phase_.load(std::memory_order_acquire);
+    if ((phase & kDone) != 0) return true;
+    if (process_ != ::getpid()) return false;
+    std::optional<std::chrono::nanoseconds> timeout;
+    if (deadline) {
+      timeout = *deadline - Clock::now();
+      if (timeout->count() <= 0) return false;
+    }
+    os::futex_wait(phase_, phase, timeout);
+    if (interruptible) return done();
+  }
+}
+
+Result<uint64_t> TransferState::take_result() {
+  collected_.store(true, std::memory_order_release);
+  return peek_result();
+}
+
+Result<uint64_t> TransferState::peek_result() const { return result_; }
+
+Error TransferState::closed_error(const char* detail) const {
+  return {.code = ErrorCode::closed, .operation = setup_.direction == plan::Direction::read ? "read" : "write", .path = path_, .offset_bytes = setup_.offset_bytes, .length_bytes = setup_.length_bytes, .detail = detail};
+}
+
+std::shared_ptr<HandleState> TransferState::handle() const {
+  const std::lock_guard lock(mutex_);
+  return setup_.handle;
+}
+
+uint64_t TransferState::drop_unsent(uint64_t& first) {
+  const std::shared_ptr<Job> job = job_.lock();
+  const std::shared_ptr<HandleState> holder = handle();
+  if (job == nullptr || holder == nullptr) return 0;
+  return holder->queue().drop(*job, *this, first);
+}
+
+bool TransferState::cancel() {
+  if (done() || process_ != ::getpid()) return cancelled();
+  const std::shared_ptr<TransferState> self = shared_from_this();
+  const std::shared_ptr<Job> job = job_.lock();
+  const std::shared_ptr<HandleState> holder = handle();
+  if (job == nullptr || holder == nullptr || !holder->queue().drop_unless_started(*job, *this)) return false;
+  phase_.fetch_or(kCancelled, std::memory_order_relaxed);
+  resolve(setup_.length_bytes);
+  return true;
+}
+
+void TransferState::abort() {
+  if (done() || process_ != ::getpid()) return;
+  const std::shared_ptr<TransferState> self = shared_from_this();
+  uint64_t first = 0;
+  const uint64_t dropped = drop_unsent(first);
+  if (dropped == 0) return;
+  fail_at(first, ErrorCode::aborted, 0, setup_.direction == plan::Direction::read ? "read" : "write", "abort() stopped the rest");
+  collected_.store(true, std::memory_order_release);  // whoever aborts knows
+  resolve(dropped);
+}
+
+std::optional<Route> TransferState::route() const {
+  if (!done()) return std::nullopt;
+  Route route = route_;
+  uint32_t reasons = reasons_.load(std::memory_order_relaxed);
+  if (route.engine == EngineKind::aio && route.buffered_bytes != 0) reasons |= kReasonHelperThreads;
+  for (const ReasonText& entry : kReasonTexts) {
+    if ((reasons & entry.reason) == 0) continue;
+    if (!route.why.empty()) route.why += "; ";
+    route.why += entry.text;
+  }
+  return route;
+}
+
+void TransferState::on_done(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if ((phase_.load(std::memory_order_relaxed) & kDone) == 0) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  dispatcher().post(std::move(callback));
+}
+
+void TransferState::keep_alive(std::shared_ptr<void> owner) {
+  const std::lock_guard lock(mutex_);
+  if ((phase_.load(std::memory_order_relaxed) & kDone) == 0) owners_.push_back(std::move(owner));
+}
+
+bool TransferState::observe(const std::shared_ptr<Observer>& observer) {
+  const std::lock_guard lock(mutex_);
+  if ((phase_.load(std::memory_order_relaxed) & kDone) != 0) return false;
+  observers_.push_back(observer);
+  return true;
+}
+
+void TransferState::stop_observing(const Observer* observer) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(observers_, [&](const auto& entry) { return entry.get() == observer; });
+}
+
+}  // namespace headrace::transfer
