@@ -26,7 +26,7 @@ std::atomic<uint64_t> next_buffer_id = 1;
 
 // Null when there is none yet and `make` is false.
 Index* index_of_this_process(bool make) {
-  const pid_t process = ::getpid();
+  const pid_t process = os::process_id();
   Index* index = current_index.load(std::memory_order_acquire);
   while (index == nullptr || index->process != process) {
     if (!make) return nullptr;
@@ -57,7 +57,7 @@ BufferStorage::BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, u
     : mapping_(std::move(mapping)), bytes_(bytes), locked_(locked), id_(id) {}
 
 BufferStorage::~BufferStorage() {
-  if (bytes_ == 0 || process_ != ::getpid()) return;
+  if (bytes_ == 0 || process_ != os::process_id()) return;
   {
     Index& index = *index_of_this_process(true);
     const std::unique_lock lock(index.mutex);

@@ -4,8 +4,6 @@
 // Owned by Buffers and by the transfers in flight that use it; freed when the last of them lets go.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +12,7 @@
 #include <headrace/buffer.h>
 
 #include "os/mapping.h"
+#include "os/process_id.h"
 
 namespace headrace::memory {
 
@@ -52,7 +51,7 @@ class BufferStorage {
   uint64_t bytes_;  // as asked for; the mapping is rounded up
   bool locked_;
   uint64_t id_;
-  pid_t process_ = ::getpid();
+  pid_t process_ = os::process_id();
   std::mutex mutex_;
   std::vector<std::weak_ptr<BufferWatcher>> watchers_;
 };

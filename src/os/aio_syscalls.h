@@ -18,9 +18,7 @@ namespace headrace::os {
 }
 
 // Waits for everything in flight.
-inline int io_destroy(aio_context_t context) noexcept {
-  return ::syscall(SYS_io_destroy, context) == 0 ? 0 : -errno;
-}
+inline int io_destroy(aio_context_t context) noexcept { return ::syscall(SYS_io_destroy, context) == 0 ? 0 : -errno; }
 
 // Returns how many were taken. An error of the first one is returned; of a later one it merely ends the count.
 [[nodiscard]] inline long io_submit(aio_context_t context, long count, iocb** blocks) noexcept {

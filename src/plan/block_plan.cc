@@ -22,10 +22,13 @@ PlannedBlock exact(uint64_t begin, uint64_t end, bool direct, bool staged) {
   return {.begin = begin, .end = end, .io_begin = begin, .io_end = end, .direct = direct, .staged = staged};
 }
 
+// A piece of memory that small costs more as an I/O of its own than as a copy.
+bool small_with_neighbours(const Remainder& rest) { return rest.region_end < rest.end && rest.region_end - rest.position < kGatherBelowBytes; }
+
 // Through the page cache up to `limit`: straight from one region, unless the piece is small and has neighbours.
 PlannedBlock buffered_block(const Geometry& geometry, Straight straight, const Remainder& rest, uint64_t limit) {
   const uint64_t piece_end = std::min(limit, rest.region_end);
-  const bool gather = piece_end < limit && piece_end - rest.position < kGatherBelowBytes;
+  const bool gather = piece_end < limit && small_with_neighbours(rest);
   if (straight == Straight::never || (straight != Straight::always && gather)) {
     return exact(rest.position, std::min(limit, next_boundary(rest.position, geometry.staged_block_bytes)), false, true);
   }
@@ -62,7 +65,7 @@ PlannedBlock next_block(const Geometry& geometry, Direction direction, Straight 
   }
   if (straight == Straight::if_huge || straight == Straight::always) {
     const PlannedBlock block = straight_direct_block(geometry, rest);
-    if (block.end != 0) return block;
+    if (block.end != 0 && (straight == Straight::always || !small_with_neighbours(rest))) return block;
     if (straight == Straight::always) return buffered_block(geometry, straight, rest, straight_from(geometry, rest));
   }
   uint64_t end = std::min(rest.end, next_boundary(rest.position, geometry.staged_block_bytes));

@@ -42,7 +42,7 @@ struct PlannedBlock {
   bool staged = false;
 };
 
-// A buffered piece of a region below this is gathered with its neighbours in a staging slot.
+// A piece of memory below this that has neighbours in the file is gathered with them in a staging slot.
 inline constexpr uint64_t kGatherBelowBytes = 64 << 10;
 
 // The next block. It begins at `rest.position` and has at least one byte.

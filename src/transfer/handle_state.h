@@ -4,8 +4,6 @@
 // Shared by the Handle, its workers' threads and unfinished transfers; the last to let go frees it.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -23,6 +21,7 @@
 #include "base/latency_histogram.h"
 #include "engine/engine.h"
 #include "memory/buffer_storage.h"
+#include "os/process_id.h"
 #include "transfer/request_queue.h"
 #include "transfer/transfer_state.h"
 
@@ -64,7 +63,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   void detach();
   void abort_reads();
   [[nodiscard]] bool usable() const noexcept { return !closing_.load(std::memory_order_acquire) && in_own_process(); }
-  [[nodiscard]] bool in_own_process() const noexcept { return process_ == ::getpid(); }
+  [[nodiscard]] bool in_own_process() const noexcept { return process_ == os::process_id(); }
 
   [[nodiscard]] const HandleFacts& facts() const noexcept { return facts_; }
   [[nodiscard]] const HandleOptions& options() const noexcept { return options_; }
@@ -104,7 +103,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   [[nodiscard]] Result<std::vector<Transfer>> submit(std::vector<Prepared> prepared);
   void start(std::span<Prepared> prepared, std::vector<Transfer>& transfers);
 
-  const pid_t process_ = ::getpid();
+  const pid_t process_ = os::process_id();
   const HandleOptions options_;
   HandleFacts facts_;
   RequestQueue queue_;

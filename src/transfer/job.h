@@ -42,6 +42,7 @@ struct Job {
 
   uint64_t position = 0;              // file offset of the next byte to hand out
   uint32_t part = 0;                  // index of the part that holds `position`
+  uint64_t run_end = 0;               // end of the parts from `part` on that are not dropped; 0: to be found again
   bool queued = false;
   Job* next = nullptr;                // in its priority's list
   Job* previous = nullptr;

@@ -64,6 +64,7 @@ uint64_t RequestQueue::drop(Job& job, const TransferState& owner, uint64_t& firs
     dropped += part.end - from;
     first = std::min(first, from);
   }
+  job.run_end = 0;
   if (job.queued && !skip_dropped(job)) unlink(job);
   return dropped;
 }
@@ -74,6 +75,7 @@ bool RequestQueue::drop_unless_started(Job& job, TransferState& owner) {
   for (Part& part : job.parts) {
     if (part.owner.get() == &owner) part.dropped = true;
   }
+  job.run_end = 0;
   if (!skip_dropped(job)) unlink(job);
   return true;
 }
@@ -144,10 +146,18 @@ bool RequestQueue::skip_dropped(Job& job) const {
 QueuedBlock RequestQueue::cut(Job& job) const {
   const Part& part = job.parts[job.part];
   const uint64_t position = std::max(job.position, part.begin);
-  uint64_t run_end = part.end;
-  // A run longer than a block needs no exact end; it only must not stop short of a block.
-  const uint64_t far_enough = position + 2 * std::max(sizes_.block_bytes, sizes_.staged_block_bytes);
-  for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped && run_end < far_enough; ++i) run_end = job.parts[i].end;
+  if (job.run_end <= position) {
+    job.run_end = part.end;
+    for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped; ++i) job.run_end = job.parts[i].end;
+  }
+  // Parts whose memory follows on, of one kind, are one region to the kernel.
+  uint64_t region_end = part.end;
+  for (size_t i = job.part + 1; i < job.parts.size() && region_end < job.run_end && region_end - position < sizes_.block_bytes; ++i) {
+    const Part& before = job.parts[i - 1];
+    const Part& after = job.parts[i];
+    if (after.data != before.data + (before.end - before.begin) || after.straight != before.straight || after.buffer_id != before.buffer_id) break;
+    region_end = after.end;
+  }
 
   plan::Geometry geometry = {.block_bytes = sizes_.block_bytes, .staged_block_bytes = sizes_.staged_block_bytes};
   if (job.direct_wanted && job.file->direct_descriptor() >= 0) {
@@ -163,7 +173,7 @@ QueuedBlock RequestQueue::cut(Job& job) const {
   block.job = job.self;
   block.part = job.part;
   block.plan = plan::next_block(geometry, job.direction, part.straight,
-                                {.position = position, .end = run_end, .region_end = part.end, .address = reinterpret_cast<uintptr_t>(part.data) + (position - part.begin)});
+                                {.position = position, .end = job.run_end, .region_end = region_end, .address = reinterpret_cast<uintptr_t>(part.data) + (position - part.begin)});
   for (size_t i = job.part; i < job.parts.size() && job.parts[i].begin < block.plan.end; ++i) job.parts[i].owner->mark_started();
   job.position = block.plan.end;
   return block;

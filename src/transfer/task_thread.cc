@@ -4,11 +4,10 @@
 // See the header for ownership.
 #include "transfer/task_thread.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <utility>
 
+#include "os/process_id.h"
 #include "os/thread.h"
 
 namespace headrace::transfer {
@@ -81,7 +80,7 @@ struct ProcessThread {
 };
 
 TaskThread& thread_of_this_process(std::atomic<ProcessThread*>& current, const char* name) {
-  const pid_t process = ::getpid();
+  const pid_t process = os::process_id();
   ProcessThread* entry = current.load(std::memory_order_acquire);
   while (entry == nullptr || entry->process != process) {
     auto fresh = std::make_unique<ProcessThread>(process, name);

@@ -40,7 +40,7 @@ constexpr ReasonText kReasonTexts[] = {
 }  // namespace
 
 TransferState::TransferState(Setup setup)
-    : setup_(std::move(setup)), path_(setup_.file->path()), unresolved_bytes_(setup_.length_bytes), reasons_(setup_.reasons) {}
+    : setup_(std::move(setup)), unresolved_bytes_(setup_.length_bytes), reasons_(setup_.reasons) {}
 
 void TransferState::add_moved(const Moved& moved) noexcept {
   (moved.direct ? direct_bytes_ : buffered_bytes_).fetch_add(moved.bytes, std::memory_order_relaxed);
@@ -102,6 +102,7 @@ void TransferState::finish() {
   std::vector<std::shared_ptr<void>> owners;
   std::vector<std::shared_ptr<Observer>> observers;
   bool failed = false;
+  bool waited_for = false;
   {
     const std::lock_guard lock(mutex_);
     handle = std::move(setup_.handle);
@@ -115,7 +116,7 @@ void TransferState::finish() {
         error_.operation = setup_.direction == plan::Direction::read ? "read" : "write";
         moved = 0;
       }
-      error_.path = path_;
+      error_.path = setup_.file->path();
       error_.offset_bytes = setup_.offset_bytes;
       error_.length_bytes = setup_.length_bytes;
       error_.transferred_bytes = moved;
@@ -143,7 +144,12 @@ void TransferState::finish() {
                             .latency = Clock::now() - submitted_at_});
   }
   // Files close and atomic files are discarded before anybody can see that the transfer is done.
-  setup_.file.reset();
+  std::shared_ptr<OpenFile> file;
+  {
+    const std::lock_guard lock(mutex_);
+    file.swap(setup_.file);
+  }
+  file.reset();
   setup_.atomic_file.reset();
   setup_.buffers.clear();
   setup_.sync.reset();
@@ -153,9 +159,9 @@ void TransferState::finish() {
     callbacks = std::move(callbacks_);
     owners = std::move(owners_);
     observers = std::move(observers_);
-    phase_.fetch_or(kDone, std::memory_order_release);
+    waited_for = (phase_.fetch_or(kDone, std::memory_order_acq_rel) & kWaitedFor) != 0;
   }
-  os::futex_wake_all(phase_);
+  if (waited_for) os::futex_wake_all(phase_);
   for (const std::shared_ptr<Observer>& observer : observers) {
     if (failed) observer->failed.fetch_add(1, std::memory_order_relaxed);
     observer->done.fetch_add(1, std::memory_order_relaxed);
@@ -174,14 +180,15 @@ void TransferState::finish() {
 
 bool TransferState::wait(std::optional<Clock::time_point> deadline, bool interruptible) noexcept {
   while (true) {
-    const uint32_t phase = phase_.load(std::memory_order_acquire);
-    if ((phase & kDone) != 0) return true;
-    if (process_ != ::getpid()) return false;
+    if (done()) return true;
+    if (process_ != os::process_id()) return false;
     std::optional<std::chrono::nanoseconds> timeout;
     if (deadline) {
       timeout = *deadline - Clock::now();
       if (timeout->count() <= 0) return false;
     }
+    const uint32_t phase = phase_.fetch_or(kWaitedFor, std::memory_order_acq_rel) | kWaitedFor;
+    if ((phase & kDone) != 0) return true;
     os::futex_wait(phase_, phase, timeout);
     if (interruptible) return done();
   }
@@ -195,12 +202,19 @@ Result<uint64_t> TransferState::take_result() {
 Result<uint64_t> TransferState::peek_result() const { return result_; }
 
 Error TransferState::closed_error(const char* detail) const {
-  return {.code = ErrorCode::closed, .operation = setup_.direction == plan::Direction::read ? "read" : "write", .path = path_, .offset_bytes = setup_.offset_bytes, .length_bytes = setup_.length_bytes, .detail = detail};
+  // Not under the lock: in a child made by fork it may be held for ever, and there nothing changes `file` any more.
+  const std::shared_ptr<OpenFile> file = orphaned() ? nullptr : this->file();
+  return {.code = ErrorCode::closed, .operation = setup_.direction == plan::Direction::read ? "read" : "write", .path = file ? file->path() : std::string(), .offset_bytes = setup_.offset_bytes, .length_bytes = setup_.length_bytes, .detail = detail};
 }
 
 std::shared_ptr<HandleState> TransferState::handle() const {
   const std::lock_guard lock(mutex_);
   return setup_.handle;
+}
+
+std::shared_ptr<OpenFile> TransferState::file() const {
+  const std::lock_guard lock(mutex_);
+  return setup_.file;
 }
 
 uint64_t TransferState::drop_unsent(uint64_t& first) {
@@ -211,7 +225,7 @@ uint64_t TransferState::drop_unsent(uint64_t& first) {
 }
 
 bool TransferState::cancel() {
-  if (done() || process_ != ::getpid()) return cancelled();
+  if (done() || process_ != os::process_id()) return cancelled();
   const std::shared_ptr<TransferState> self = shared_from_this();
   const std::shared_ptr<Job> job = job_.lock();
   const std::shared_ptr<HandleState> holder = handle();
@@ -222,7 +236,7 @@ bool TransferState::cancel() {
 }
 
 void TransferState::abort() {
-  if (done() || process_ != ::getpid()) return;
+  if (done() || process_ != os::process_id()) return;
   const std::shared_ptr<TransferState> self = shared_from_this();
   uint64_t first = 0;
   const uint64_t dropped = drop_unsent(first);

@@ -4,8 +4,6 @@
 // Owned by Transfers and by the parts of jobs. It holds its file, buffers and handle only until it is done.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +16,7 @@
 #include <headrace/request.h>
 #include <headrace/transfer.h>
 
+#include "os/process_id.h"
 #include "plan/block_plan.h"
 
 namespace headrace::memory {
@@ -110,7 +109,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   [[nodiscard]] bool started() const noexcept { return (phase_.load(std::memory_order_acquire) & kStarted) != 0; }
   [[nodiscard]] bool cancelled() const noexcept { return (phase_.load(std::memory_order_acquire) & kCancelled) != 0; }
   // In a child made by fork an unfinished transfer never finishes: it belongs to the parent.
-  [[nodiscard]] bool orphaned() const noexcept { return !done() && process_ != ::getpid(); }
+  [[nodiscard]] bool orphaned() const noexcept { return !done() && process_ != os::process_id(); }
   // False when the time is over first. `interruptible`: also false when a signal arrived.
   [[nodiscard]] bool wait(std::optional<Clock::time_point> deadline, bool interruptible) noexcept;
   [[nodiscard]] Result<uint64_t> take_result();
@@ -127,17 +126,17 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   void stop_observing(const Observer* observer);
 
  private:
-  static constexpr uint32_t kStarted = 1, kCancelled = 2, kDone = 4;
+  static constexpr uint32_t kStarted = 1, kCancelled = 2, kDone = 4, kWaitedFor = 8;
 
   void all_resolved();
   void finish();
   // Null when done.
   [[nodiscard]] std::shared_ptr<HandleState> handle() const;
+  [[nodiscard]] std::shared_ptr<OpenFile> file() const;
 
   Setup setup_;
-  const pid_t process_ = ::getpid();
+  const pid_t process_ = os::process_id();
   const Clock::time_point submitted_at_ = Clock::now();
-  std::string path_;
   std::weak_ptr<Job> job_;
   std::atomic<uint64_t> unresolved_bytes_;
   std::atomic<uint32_t> phase_ = 0;  // futex word; kDone is set last, with release
