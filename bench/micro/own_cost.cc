@@ -2,7 +2,6 @@
 // Our own cost, on the engine that moves nothing: CPU time of the whole process per request and per further block.
 // One client thread, one worker.
 // The benchmark owns everything it uses.
-#include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <cstdlib>
 #include <string>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include <headrace/headrace.h>
 
@@ -27,7 +28,9 @@ using headrace::Transfer;
 double process_cpu_seconds() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -68,12 +71,15 @@ void BM_RequestsOneByOne(benchmark::State& state) {
     const double before = process_cpu_seconds();
     for (uint64_t i = 0; i < count; ++i) {
       // Every other block, so that nothing can be merged.
-      transfers[i] = must(handle.read(file, {.offset_bytes = 2 * i * kBytes, .target = {buffer.data() + i * kBytes, kBytes, {}}}));
+      transfers[i] =
+          must(handle.read(file, {.offset_bytes = 2 * i * kBytes, .target = {buffer.data() + i * kBytes, kBytes, {}}}));
     }
-    for (const Transfer& transfer : transfers) benchmark::DoNotOptimize(must(transfer.result()));
+    for (const Transfer& transfer : transfers)
+      benchmark::DoNotOptimize(must(transfer.result()));
     cpu += process_cpu_seconds() - before;
   }
-  state.counters["cpu_us_per_request"] = cpu * 1e6 / static_cast<double>(count) / static_cast<double>(state.iterations());
+  state.counters["cpu_us_per_request"] =
+      cpu * 1e6 / static_cast<double>(count) / static_cast<double>(state.iterations());
 }
 BENCHMARK(BM_RequestsOneByOne)->Arg(10'000)->Unit(benchmark::kMillisecond)->UseRealTime();
 
@@ -86,16 +92,20 @@ void requests_in_bulk(benchmark::State& state, uint64_t stride) {
   const Buffer buffer = must(Buffer::create(count * kBytes));
   std::vector<ReadItem> items;
   for (uint64_t i = 0; i < count; ++i) {
-    items.push_back({.file = file, .request = {.offset_bytes = stride * i * kBytes, .target = {buffer.data() + i * kBytes, kBytes, {}}}});
+    items.push_back(
+        {.file = file,
+         .request = {.offset_bytes = stride * i * kBytes, .target = {buffer.data() + i * kBytes, kBytes, {}}}});
   }
   double cpu = 0;
   for ([[maybe_unused]] auto _ : state) {
     const double before = process_cpu_seconds();
     const std::vector<Transfer> transfers = must(handle.read_many(items));
-    for (const Transfer& transfer : transfers) benchmark::DoNotOptimize(must(transfer.result()));
+    for (const Transfer& transfer : transfers)
+      benchmark::DoNotOptimize(must(transfer.result()));
     cpu += process_cpu_seconds() - before;
   }
-  state.counters["cpu_us_per_request"] = cpu * 1e6 / static_cast<double>(count) / static_cast<double>(state.iterations());
+  state.counters["cpu_us_per_request"] =
+      cpu * 1e6 / static_cast<double>(count) / static_cast<double>(state.iterations());
 }
 void BM_RequestsInBulkApart(benchmark::State& state) { requests_in_bulk(state, 2); }
 void BM_RequestsInBulkTouching(benchmark::State& state) { requests_in_bulk(state, 1); }
@@ -112,11 +122,13 @@ void BM_BlocksOfOneRequest(benchmark::State& state) {
   double cpu = 0;
   for ([[maybe_unused]] auto _ : state) {
     const double before = process_cpu_seconds();
-    const Transfer transfer = must(handle.read(file, ReadRequest{.target = buffer.region(), .cache = headrace::CacheMode::bypass}));
+    const Transfer transfer =
+        must(handle.read(file, ReadRequest{.target = buffer.region(), .cache = headrace::CacheMode::bypass}));
     benchmark::DoNotOptimize(must(transfer.result()));
     cpu += process_cpu_seconds() - before;
   }
-  state.counters["cpu_ns_per_block"] = cpu * 1e9 / static_cast<double>(blocks) / static_cast<double>(state.iterations());
+  state.counters["cpu_ns_per_block"] =
+      cpu * 1e9 / static_cast<double>(blocks) / static_cast<double>(state.iterations());
 }
 BENCHMARK(BM_BlocksOfOneRequest)->Arg(100'000)->Unit(benchmark::kMillisecond)->UseRealTime();
 

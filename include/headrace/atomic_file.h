@@ -19,7 +19,7 @@ enum class Durability : uint8_t {
 };
 
 struct AtomicFileOptions {
-  uint64_t size_bytes = 0;              // exact final length; preallocated now, so that a full disk is known at once
+  uint64_t size_bytes = 0;  // exact final length; preallocated now, so that a full disk is known at once
   Durability durability = Durability::data;
 };
 

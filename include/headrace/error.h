@@ -32,13 +32,13 @@ HEADRACE_EXPORT std::string_view errno_name(int errno_value) noexcept;
 
 struct Error {
   ErrorCode code = ErrorCode::system;
-  int errno_value = 0;              // positive errno; 0 when no system call failed
-  std::string operation = {};       // "open", "read", "write", "datasync", "rename", ...
-  std::string path = {};            // as the caller gave it, in the file system's bytes; empty when there is no file
-  uint64_t offset_bytes = 0;        // first byte of the range that failed
-  uint64_t length_bytes = 0;        // bytes asked for
-  uint64_t transferred_bytes = 0;   // bytes moved from the start of the range without a gap
-  std::string detail = {};          // what happened, and what the user can do about it
+  int errno_value = 0;             // positive errno; 0 when no system call failed
+  std::string operation = {};      // "open", "read", "write", "datasync", "rename", ...
+  std::string path = {};           // as the caller gave it, in the file system's bytes; empty when there is no file
+  uint64_t offset_bytes = 0;       // first byte of the range that failed
+  uint64_t length_bytes = 0;       // bytes asked for
+  uint64_t transferred_bytes = 0;  // bytes moved from the start of the range without a gap
+  std::string detail = {};         // what happened, and what the user can do about it
 
   // One line for people: operation, path, range, errno by name, detail.
   HEADRACE_EXPORT std::string message() const;

@@ -24,17 +24,17 @@ namespace headrace {
 enum class Ladder : uint8_t {
   automatic,  // used where it works; the substitute is reported once and shows in Route
   never,
-  required,   // an error where it does not work
+  required,  // an error where it does not work
 };
 
 enum class WhenFull : uint8_t { wait, fail };
 
 struct HandleOptions {
   EngineKind engine = EngineKind::automatic;
-  uint32_t workers = 0;         // I/O threads, 1..64; 0: one per processor, at most 4
-  uint64_t block_bytes = 0;     // largest piece of one system call, 4 KiB..1 GiB, a multiple of 4 KiB; 0: 4 MiB
-  uint32_t queue_depth = 0;     // blocks in flight per worker, 1..4096; 0: see `HandleFacts`
-  uint64_t staging_bytes = 0;   // upper bound of staging memory of the whole handle; 0: at most 256 MiB
+  uint32_t workers = 0;           // I/O threads, 1..64; 0: one per processor, at most 4
+  uint64_t block_bytes = 0;       // largest piece of one system call, 4 KiB..1 GiB, a multiple of 4 KiB; 0: 4 MiB
+  uint32_t queue_depth = 0;       // blocks in flight per worker, 1..4096; 0: see `HandleFacts`
+  uint64_t staging_bytes = 0;     // upper bound of staging memory of the whole handle; 0: at most 256 MiB
   uint32_t requests_max = 65536;  // unfinished requests
   WhenFull when_full = WhenFull::wait;
   Ladder direct = Ladder::automatic;
@@ -55,10 +55,10 @@ struct HandleFacts {
 };
 
 struct DirectionStats {
-  uint64_t requests = 0;          // finished, whatever the result
+  uint64_t requests = 0;  // finished, whatever the result
   uint64_t failed = 0;
-  uint64_t bytes = 0;             // payload moved
-  uint64_t blocks = 0;            // system-level transfers
+  uint64_t bytes = 0;   // payload moved
+  uint64_t blocks = 0;  // system-level transfers
   uint64_t direct_bytes = 0;
   uint64_t buffered_bytes = 0;
   uint64_t staged_bytes = 0;
@@ -72,7 +72,7 @@ struct HandleStats {
   DirectionStats writes;
   std::map<int, uint64_t> errors_by_errno;  // failed requests; 0 collects those without an errno
   uint64_t unfinished_requests = 0;
-  uint64_t staging_bytes_in_use = 0;        // staging memory ever touched
+  uint64_t staging_bytes_in_use = 0;  // staging memory ever touched
   uint64_t memory_registered_bytes = 0;
 };
 

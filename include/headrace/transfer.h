@@ -24,10 +24,10 @@ struct Route {
   EngineKind engine = EngineKind::automatic;
   uint64_t direct_bytes = 0;
   uint64_t buffered_bytes = 0;
-  uint64_t staged_bytes = 0;      // of both, how many were copied through a staging slot
-  uint64_t registered_bytes = 0;  // of both, how many used memory registered with the ring
+  uint64_t staged_bytes = 0;           // of both, how many were copied through a staging slot
+  uint64_t registered_bytes = 0;       // of both, how many used memory registered with the ring
   PageKind pages = PageKind::unknown;  // of the caller's memory, as far as it is known
-  std::string why;                // why not the faster route, in words; empty when there was none
+  std::string why;                     // why not the faster route, in words; empty when there was none
 };
 
 namespace transfer {

@@ -13,9 +13,9 @@ namespace headrace::base {
 
 }  // namespace headrace::base
 
-#define HEADRACE_CHECK(condition)             \
-  do {                                        \
-    if (!(condition)) [[unlikely]] {          \
-      ::headrace::base::check_failed();       \
-    }                                         \
+#define HEADRACE_CHECK(condition)       \
+  do {                                  \
+    if (!(condition)) [[unlikely]] {    \
+      ::headrace::base::check_failed(); \
+    }                                   \
   } while (false)

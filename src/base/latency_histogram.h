@@ -17,18 +17,18 @@ class LatencyHistogram {
   static constexpr uint32_t kBuckets = 48 * kSubBuckets;  // up to 2^51 ns, 26 days
   using Counts = std::array<uint64_t, kBuckets>;
 
-  void record(uint64_t ns) noexcept {
-    counts_[bucket_of(ns)].fetch_add(1, std::memory_order_relaxed);
-  }
+  void record(uint64_t ns) noexcept { counts_[bucket_of(ns)].fetch_add(1, std::memory_order_relaxed); }
 
   void add_to(Counts& sum) const noexcept {
-    for (uint32_t i = 0; i < kBuckets; ++i) sum[i] += counts_[i].load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < kBuckets; ++i)
+      sum[i] += counts_[i].load(std::memory_order_relaxed);
   }
 
   // The upper edge of the bucket that holds the given fraction (0..1) of all counts; 0 when there are none.
   static uint64_t percentile(const Counts& counts, uint64_t per_mille) noexcept {
     uint64_t total = 0;
-    for (uint64_t count : counts) total += count;
+    for (uint64_t count : counts)
+      total += count;
     if (total == 0) return 0;
     const uint64_t rank = (total * per_mille + 999) / 1000;
     uint64_t seen = 0;

@@ -43,7 +43,8 @@ Result<std::shared_ptr<BufferStorage>> BufferStorage::create(uint64_t bytes, con
   Result<os::Mapping> mapping = os::Mapping::create(bytes, options.pages, os::ForkPolicy::inherit);
   if (!mapping) return std::unexpected(std::move(mapping).error());
   const bool locked = options.lock == BufferOptions::Lock::if_allowed && mapping->lock();
-  auto storage = std::make_shared<BufferStorage>(*std::move(mapping), bytes, locked, next_buffer_id.fetch_add(1, std::memory_order_relaxed));
+  auto storage = std::make_shared<BufferStorage>(*std::move(mapping), bytes, locked,
+                                                 next_buffer_id.fetch_add(1, std::memory_order_relaxed));
   if (bytes != 0) {
     Index& index = *index_of_this_process(true);
     const std::unique_lock lock(index.mutex);
@@ -72,7 +73,8 @@ BufferStorage::~BufferStorage() {
 void BufferStorage::watch(const std::shared_ptr<BufferWatcher>& watcher) {
   const std::lock_guard lock(mutex_);
   std::erase_if(watchers_, [](const auto& entry) { return entry.expired(); });
-  const bool known = std::ranges::any_of(watchers_, [&](const auto& entry) { return !entry.owner_before(watcher) && !watcher.owner_before(entry); });
+  const bool known = std::ranges::any_of(
+      watchers_, [&](const auto& entry) { return !entry.owner_before(watcher) && !watcher.owner_before(entry); });
   if (!known) watchers_.emplace_back(watcher);
 }
 
@@ -82,10 +84,12 @@ std::shared_ptr<BufferStorage> find_buffer(const void* data, uint64_t bytes) noe
   index = index_of_this_process(false);
   if (index == nullptr) return nullptr;
   const auto address = reinterpret_cast<uintptr_t>(data);
+  // Declared before the lock, so that a buffer whose last owner lets go meanwhile dies after it: its end takes the lock.
+  std::shared_ptr<BufferStorage> storage;
   const std::shared_lock lock(index->mutex);
   auto next = index->buffers.upper_bound(address);
   if (next == index->buffers.begin()) return nullptr;
-  std::shared_ptr<BufferStorage> storage = std::prev(next)->second.lock();
+  storage = std::prev(next)->second.lock();
   if (storage == nullptr) return nullptr;
   const uint64_t skipped = address - reinterpret_cast<uintptr_t>(storage->data());
   if (skipped > storage->mapped_bytes() || bytes > storage->mapped_bytes() - skipped) return nullptr;

@@ -48,7 +48,8 @@ constexpr uint32_t kStatxDirectAlign = 0x2000;
 
 uint32_t sector_bytes_from_sysfs(dev_t device) {
   // A partition has no queue folder of its own; its disk does.
-  for (const char* pattern : {"/sys/dev/block/%u:%u/queue/logical_block_size", "/sys/dev/block/%u:%u/../queue/logical_block_size"}) {
+  for (const char* pattern :
+       {"/sys/dev/block/%u:%u/queue/logical_block_size", "/sys/dev/block/%u:%u/../queue/logical_block_size"}) {
     std::array<char, 96> path = {};
     std::snprintf(path.data(), path.size(), pattern, major(device), minor(device));
     const Fd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
@@ -56,7 +57,9 @@ uint32_t sector_bytes_from_sysfs(dev_t device) {
     std::array<char, 32> text = {};
     const ssize_t length = ::read(file.get(), text.data(), text.size());
     uint32_t value = 0;
-    if (length > 0 && std::from_chars(text.data(), text.data() + length, value).ec == std::errc{} && base::is_power_of_two(value)) return value;
+    if (length > 0 && std::from_chars(text.data(), text.data() + length, value).ec == std::errc{} &&
+        base::is_power_of_two(value))
+      return value;
   }
   return 0;
 }
@@ -70,7 +73,8 @@ uint32_t page_bytes() noexcept {
 
 DirectAlignment query_direct_alignment(int descriptor) noexcept {
   KernelStatx facts = {};
-  if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, kStatxDirectAlign, &facts) == 0 && (facts.mask & kStatxDirectAlign) != 0) {
+  if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, kStatxDirectAlign, &facts) == 0 &&
+      (facts.mask & kStatxDirectAlign) != 0) {
     if (facts.direct_offset_align == 0) return {.told = true, .refused = true};
     if (base::is_power_of_two(facts.direct_memory_align) && base::is_power_of_two(facts.direct_offset_align)) {
       return {.memory_bytes = facts.direct_memory_align, .offset_bytes = facts.direct_offset_align, .told = true};

@@ -55,10 +55,12 @@ Status describe(OpenedFile& file) {
   const int descriptor = file.descriptor.get();
   if (::fstat(descriptor, &status) != 0) return std::unexpected(system_error("stat", file.path, errno));
   if (S_ISDIR(status.st_mode)) return std::unexpected(system_error("open", file.path, EISDIR));
-  if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return std::unexpected(system_error("open", file.path, ESPIPE));
+  if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))
+    return std::unexpected(system_error("open", file.path, ESPIPE));
   file.regular = S_ISREG(status.st_mode);
   file.block_device = S_ISBLK(status.st_mode);
-  if (S_ISCHR(status.st_mode) && ::lseek(descriptor, 0, SEEK_CUR) < 0) return std::unexpected(system_error("open", file.path, ESPIPE));
+  if (S_ISCHR(status.st_mode) && ::lseek(descriptor, 0, SEEK_CUR) < 0)
+    return std::unexpected(system_error("open", file.path, ESPIPE));
   file.block_bytes = static_cast<uint32_t>(status.st_blksize > 0 ? status.st_blksize : 0);
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (flags < 0) return std::unexpected(system_error("open", file.path, errno));
@@ -68,7 +70,8 @@ Status describe(OpenedFile& file) {
   struct statfs system = {};
   if (file.regular && ::fstatfs(descriptor, &system) == 0) {
     file.in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
-    file.block_bytes = static_cast<uint32_t>(system.f_bsize);  // st_blksize is a preference; this is the unit of allocation
+    file.block_bytes =
+        static_cast<uint32_t>(system.f_bsize);  // st_blksize is a preference; this is the unit of allocation
   }
   return {};
 }
@@ -86,7 +89,8 @@ int open_for_update(const char* path, bool& created) {
     if (errno != EEXIST) return -1;
     // A dangling symbolic link exists and names nothing: only a plain O_CREAT goes through it.
     struct stat status = {};
-    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode)) return open_retrying(path, O_RDWR | O_CREAT | O_NONBLOCK, 0666);
+    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode))
+      return open_retrying(path, O_RDWR | O_CREAT | O_NONBLOCK, 0666);
   }
   errno = EEXIST;
   return -1;
@@ -119,7 +123,8 @@ Result<OpenedFile> FileSystem::open(const std::string& path, FileMode mode) {
   }
   file.descriptor = Fd(descriptor);
   const int flags = ::fcntl(descriptor, F_GETFL);
-  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) < 0) return std::unexpected(system_error("open", path, errno));
+  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) < 0)
+    return std::unexpected(system_error("open", path, errno));
   if (Status described = describe(file); !described) return std::unexpected(std::move(described).error());
   if (mode == FileMode::truncate && file.regular) {
     if (Status cut = truncate(descriptor, 0, path); !cut) return std::unexpected(std::move(cut).error());
@@ -135,7 +140,8 @@ Result<OpenedFile> FileSystem::duplicate(int descriptor) {
   if ((flags & O_APPEND) != 0 && (flags & O_ACCMODE) != O_RDONLY) {
     Error error = system_error("duplicate", file.path, EINVAL);
     error.code = ErrorCode::invalid_argument;
-    error.detail = "the descriptor is open with O_APPEND, and Linux ignores the offset of a write to it; open the file without it";
+    error.detail =
+        "the descriptor is open with O_APPEND, and Linux ignores the offset of a write to it; open the file without it";
     return std::unexpected(std::move(error));
   }
   file.descriptor = Fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
@@ -147,7 +153,8 @@ Result<OpenedFile> FileSystem::duplicate(int descriptor) {
     const int own = open_retrying(descriptor_link(descriptor).c_str(), flags & O_ACCMODE);
     if (own < 0) {
       Error error = system_error("duplicate", file.path, errno);
-      error.detail = "the descriptor is open with O_DIRECT or O_NONBLOCK and could not be reopened without; pass the path instead";
+      error.detail =
+          "the descriptor is open with O_DIRECT or O_NONBLOCK and could not be reopened without; pass the path instead";
       return std::unexpected(std::move(error));
     }
     file.descriptor = Fd(own);
@@ -212,8 +219,12 @@ Status FileSystem::truncate(int descriptor, uint64_t bytes, const std::string& p
 Status FileSystem::set_mode(int descriptor, uint32_t mode, const std::string& path) {
   return status_of(::fchmod(descriptor, mode), "chmod", path);
 }
-Status FileSystem::datasync(int descriptor, const std::string& path) { return status_of(::fdatasync(descriptor), "datasync", path); }
-Status FileSystem::rename(const std::string& from, const std::string& to) { return status_of(::rename(from.c_str(), to.c_str()), "rename", to); }
+Status FileSystem::datasync(int descriptor, const std::string& path) {
+  return status_of(::fdatasync(descriptor), "datasync", path);
+}
+Status FileSystem::rename(const std::string& from, const std::string& to) {
+  return status_of(::rename(from.c_str(), to.c_str()), "rename", to);
+}
 Status FileSystem::unlink(const std::string& path) { return status_of(::unlink(path.c_str()), "unlink", path); }
 
 Status FileSystem::sync_folder_of(const std::string& path) {
@@ -221,14 +232,16 @@ Status FileSystem::sync_folder_of(const std::string& path) {
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   const Fd descriptor(open_retrying(folder.c_str(), O_RDONLY | O_DIRECTORY));
   if (!descriptor.is_open()) return std::unexpected(system_error("sync folder", folder, errno));
-  if (::fsync(descriptor.get()) == 0 || errno == EINVAL || errno == ENOTSUP) return {};  // some file systems have nothing to sync there
+  if (::fsync(descriptor.get()) == 0 || errno == EINVAL || errno == ENOTSUP)
+    return {};  // some file systems have nothing to sync there
   return std::unexpected(system_error("sync folder", folder, errno));
 }
 
 bool FileSystem::names(const std::string& path, int descriptor) {
   struct stat named = {};
   struct stat opened = {};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 && named.st_dev == opened.st_dev &&
+         named.st_ino == opened.st_ino;
 }
 
 FileSystem& real_file_system() {

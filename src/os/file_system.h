@@ -17,15 +17,15 @@
 namespace headrace::os {
 
 struct OpenedFile {
-  Fd descriptor;             // buffered, close-on-exec
+  Fd descriptor;  // buffered, close-on-exec
   bool readable = false;
   bool writable = false;
-  bool created = false;      // by this call
+  bool created = false;  // by this call
   bool regular = false;
   bool block_device = false;  // neither of the two: a character device
-  bool in_memory = false;    // tmpfs, ramfs: there is no device below the page cache
-  uint32_t block_bytes = 0;  // of the file system
-  std::string path;          // as given, or what the descriptor is called
+  bool in_memory = false;     // tmpfs, ramfs: there is no device below the page cache
+  uint32_t block_bytes = 0;   // of the file system
+  std::string path;           // as given, or what the descriptor is called
 };
 
 class FileSystem {
@@ -38,7 +38,8 @@ class FileSystem {
   // The same file with O_DIRECT; a negative errno when the file system refuses.
   [[nodiscard]] virtual Result<Fd> reopen_direct(const OpenedFile& file);
   [[nodiscard]] virtual DirectAlignment direct_alignment(int descriptor);
-  [[nodiscard]] virtual std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes, uint64_t length_bytes);
+  [[nodiscard]] virtual std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes,
+                                                               uint64_t length_bytes);
   [[nodiscard]] virtual Result<uint64_t> size_bytes(int descriptor, const std::string& path);
 
   // A new file of its own name, 0600, next to `path`.

@@ -44,16 +44,20 @@ Result<Mapping> Mapping::create(uint64_t bytes, PageKind pages, ForkPolicy fork_
   const uint64_t rounded = base::align_up(bytes, rounding);
   const uint64_t reserve = rounded + kHugePageBytes + 2 * guard;
   void* base = ::mmap(nullptr, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return std::unexpected(out_of_memory(bytes, errno, "the address space limit (ulimit -v) may be in the way"));
+  if (base == MAP_FAILED)
+    return std::unexpected(out_of_memory(bytes, errno, "the address space limit (ulimit -v) may be in the way"));
   mapping.base_ = static_cast<std::byte*>(base);
   mapping.reserved_bytes_ = reserve;
   const uint64_t start = base::align_up(reinterpret_cast<uintptr_t>(base) + guard, kHugePageBytes);
   auto* data = reinterpret_cast<std::byte*>(start);
   const int huge = pages == PageKind::reserved ? MAP_HUGETLB : 0;
-  if (::mmap(data, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | huge, -1, 0) == MAP_FAILED) {
+  if (::mmap(data, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | huge, -1, 0) ==
+      MAP_FAILED) {
     const int errno_value = errno;  // the destructor of `mapping` makes system calls
     return std::unexpected(out_of_memory(
-        bytes, errno_value, huge != 0 ? "not enough pages in the hugetlb pool: raise vm.nr_hugepages, or use transparent huge pages" : "free memory, or ask for less"));
+        bytes, errno_value,
+        huge != 0 ? "not enough pages in the hugetlb pool: raise vm.nr_hugepages, or use transparent huge pages"
+                  : "free memory, or ask for less"));
   }
   mapping.data_ = data;
   mapping.bytes_ = rounded;
@@ -89,9 +93,7 @@ void Mapping::unmap() noexcept {
   base_ = nullptr;
 }
 
-bool Mapping::lock() noexcept {
-  return bytes_ == 0 || ::mlock2(data_, bytes_, MLOCK_ONFAULT) == 0;
-}
+bool Mapping::lock() noexcept { return bytes_ == 0 || ::mlock2(data_, bytes_, MLOCK_ONFAULT) == 0; }
 
 uint64_t Mapping::huge_bytes() const {
   if (pages_ == PageKind::reserved) return bytes_;

@@ -38,7 +38,7 @@ class Mapping {
  private:
   void unmap() noexcept;
 
-  std::byte* base_ = nullptr;      // of the whole reservation, guard pages included
+  std::byte* base_ = nullptr;  // of the whole reservation, guard pages included
   uint64_t reserved_bytes_ = 0;
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;

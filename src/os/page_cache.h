@@ -11,6 +11,7 @@ namespace headrace::os {
 
 // Bytes of [offset, offset + length) in the page cache, dirty ones included; an estimate from 16 samples where the
 // kernel cannot count. None when it cannot be told.
-[[nodiscard]] std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes, uint64_t length_bytes) noexcept;
+[[nodiscard]] std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes,
+                                                     uint64_t length_bytes) noexcept;
 
 }  // namespace headrace::os

@@ -23,14 +23,17 @@ PlannedBlock exact(uint64_t begin, uint64_t end, bool direct, bool staged) {
 }
 
 // A piece of memory that small costs more as an I/O of its own than as a copy.
-bool small_with_neighbours(const Remainder& rest) { return rest.region_end < rest.end && rest.region_end - rest.position < kGatherBelowBytes; }
+bool small_with_neighbours(const Remainder& rest) {
+  return rest.region_end < rest.end && rest.region_end - rest.position < kGatherBelowBytes;
+}
 
 // Through the page cache up to `limit`: straight from one region, unless the piece is small and has neighbours.
 PlannedBlock buffered_block(const Geometry& geometry, Straight straight, const Remainder& rest, uint64_t limit) {
   const uint64_t piece_end = std::min(limit, rest.region_end);
   const bool gather = piece_end < limit && small_with_neighbours(rest);
   if (straight == Straight::never || (straight != Straight::always && gather)) {
-    return exact(rest.position, std::min(limit, next_boundary(rest.position, geometry.staged_block_bytes)), false, true);
+    return exact(rest.position, std::min(limit, next_boundary(rest.position, geometry.staged_block_bytes)), false,
+                 true);
   }
   return exact(rest.position, std::min(piece_end, next_boundary(rest.position, geometry.block_bytes)), false, false);
 }
@@ -38,7 +41,9 @@ PlannedBlock buffered_block(const Geometry& geometry, Straight straight, const R
 // Straight and direct from `rest.position`, or an empty block where alignment forbids it.
 PlannedBlock straight_direct_block(const Geometry& geometry, const Remainder& rest) {
   const uint64_t end = align_down(std::min(rest.end, rest.region_end), geometry.granule_bytes);
-  if (!is_aligned(rest.position, geometry.granule_bytes) || !is_aligned(rest.address, geometry.memory_align_bytes) || end <= rest.position) return {};
+  if (!is_aligned(rest.position, geometry.granule_bytes) || !is_aligned(rest.address, geometry.memory_align_bytes) ||
+      end <= rest.position)
+    return {};
   return exact(rest.position, std::min(end, next_boundary(rest.position, geometry.block_bytes)), true, false);
 }
 
@@ -46,13 +51,15 @@ PlannedBlock straight_direct_block(const Geometry& geometry, const Remainder& re
 uint64_t straight_from(const Geometry& geometry, const Remainder& rest) {
   const uint64_t start = align_up(rest.position, geometry.granule_bytes);
   const uint64_t last = align_down(std::min(rest.end, rest.region_end), geometry.granule_bytes);
-  const bool possible = start > rest.position && start < last && is_aligned(rest.address + (start - rest.position), geometry.memory_align_bytes);
+  const bool possible = start > rest.position && start < last &&
+                        is_aligned(rest.address + (start - rest.position), geometry.memory_align_bytes);
   return possible ? start : rest.end;
 }
 
 }  // namespace
 
-PlannedBlock next_block(const Geometry& geometry, Direction direction, Straight straight, const Remainder& rest) noexcept {
+PlannedBlock next_block(const Geometry& geometry, Direction direction, Straight straight,
+                        const Remainder& rest) noexcept {
   HEADRACE_CHECK(rest.end > rest.position && rest.region_end > rest.position);
   if (!geometry.direct) return buffered_block(geometry, straight, rest, rest.end);
 
@@ -71,7 +78,12 @@ PlannedBlock next_block(const Geometry& geometry, Direction direction, Straight 
   uint64_t end = std::min(rest.end, next_boundary(rest.position, geometry.staged_block_bytes));
   if (straight == Straight::if_huge) end = std::min(end, straight_from(geometry, rest));
   if (direction == Direction::write) return exact(rest.position, align_down(end, granule), true, true);
-  return {.begin = rest.position, .end = end, .io_begin = align_down(rest.position, granule), .io_end = align_up(end, granule), .direct = true, .staged = true};
+  return {.begin = rest.position,
+          .end = end,
+          .io_begin = align_down(rest.position, granule),
+          .io_end = align_up(end, granule),
+          .direct = true,
+          .staged = true};
 }
 
 }  // namespace headrace::plan

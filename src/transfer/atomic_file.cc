@@ -30,7 +30,8 @@ std::string temporary_name(const std::string& target) {
   std::random_device random;
   const size_t slash = target.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : target.substr(0, slash + 1);
-  return fmt::format("{}.headrace-{}-{:x}-{:08x}.tmp", folder, ::getpid(), counter.fetch_add(1, std::memory_order_relaxed), random());
+  return fmt::format("{}.headrace-{}-{:x}-{:08x}.tmp", folder, ::getpid(),
+                     counter.fetch_add(1, std::memory_order_relaxed), random());
 }
 
 // What the path means after symbolic links: the file that the last link names, which need not exist.
@@ -86,12 +87,17 @@ uint32_t mode_for(const std::string& target) {
 class AtomicFile::Impl {
  public:
   Impl(os::FileSystem& system, std::string path, std::string target, std::string temporary, AtomicFileOptions options)
-      : system_(system), path_(std::move(path)), target_(std::move(target)), temporary_(std::move(temporary)), options_(options) {}
+      : system_(system),
+        path_(std::move(path)),
+        target_(std::move(target)),
+        temporary_(std::move(temporary)),
+        options_(options) {}
   ~Impl() { discard(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   Status prepare(os::OpenedFile opened) {
+    opened.created = false;  // cleaning up is this object's business
     file_ = File(std::make_shared<transfer::OpenFile>(system_, std::move(opened), FileMode::update));
     transfer::OpenFile& file = *file_.internal();
     if (Status set = system_.set_mode(file.descriptor(), mode_for(target_), path_); !set) return set;
@@ -103,7 +109,18 @@ class AtomicFile::Impl {
   }
 
   Status commit() {
-    if (!pending_) return std::unexpected(Error{.code = ErrorCode::invalid_argument, .operation = "commit", .path = path_, .detail = "committed or discarded before"});
+    if (!pending_)
+      return std::unexpected(Error{.code = ErrorCode::invalid_argument,
+                                   .operation = "commit",
+                                   .path = path_,
+                                   .detail = "committed or discarded before"});
+    if (file_.internal()->has_failed_write()) {
+      discard();
+      return std::unexpected(Error{.code = ErrorCode::aborted,
+                                   .operation = "commit",
+                                   .path = path_,
+                                   .detail = "a write into the new file failed; the old file is untouched"});
+    }
     const int descriptor = file_.internal()->descriptor();
     Status status = system_.truncate(descriptor, options_.size_bytes, path_);
     if (status && options_.durability == Durability::data) status = system_.datasync(descriptor, path_);
@@ -137,13 +154,15 @@ class AtomicFile::Impl {
 };
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileOptions& options) {
-  if (path.empty() || path.find('\0') != std::string::npos) return std::unexpected(os::system_error("replace", path, path.empty() ? ENOENT : EINVAL));
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return std::unexpected(os::system_error("replace", path, path.empty() ? ENOENT : EINVAL));
   os::FileSystem& system = os::real_file_system();
   Result<std::string> target = follow_links(path);
   if (!target) return std::unexpected(std::move(target).error());
   const size_t slash = target->rfind('/');
   if (slash == target->size() - 1) return std::unexpected(os::system_error("replace", path, EISDIR));
-  if (target->size() - (slash == std::string::npos ? 0 : slash + 1) > NAME_MAX) return std::unexpected(os::system_error("replace", path, ENAMETOOLONG));
+  if (target->size() - (slash == std::string::npos ? 0 : slash + 1) > NAME_MAX)
+    return std::unexpected(os::system_error("replace", path, ENAMETOOLONG));
   for (int attempt = 0; attempt < kNameAttemptsMax; ++attempt) {
     std::string temporary = temporary_name(*target);
     Result<os::OpenedFile> opened = system.create_exclusive(temporary);
@@ -155,7 +174,8 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
       return std::unexpected(std::move(error));
     }
     auto impl = std::make_unique<Impl>(system, path, *target, std::move(temporary), options);
-    if (Status prepared = impl->prepare(*std::move(opened)); !prepared) return std::unexpected(std::move(prepared).error());
+    if (Status prepared = impl->prepare(*std::move(opened)); !prepared)
+      return std::unexpected(std::move(prepared).error());
     return AtomicFile(std::move(impl));
   }
   return std::unexpected(os::system_error("replace", path, EEXIST));

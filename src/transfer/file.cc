@@ -30,7 +30,8 @@ const std::string& File::path() const noexcept {
 }
 
 Result<uint64_t> File::size_bytes() const {
-  if (!file_) return std::unexpected(Error{.code = ErrorCode::closed, .operation = "stat", .detail = "the file is not open"});
+  if (!file_)
+    return std::unexpected(Error{.code = ErrorCode::closed, .operation = "stat", .detail = "the file is not open"});
   return file_->system().size_bytes(file_->descriptor(), file_->path());
 }
 

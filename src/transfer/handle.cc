@@ -30,7 +30,8 @@ Result<Transfer> only(Result<std::vector<Transfer>> transfers) {
 Result<Handle> Handle::create(const HandleOptions& options) {
   std::vector<transfer::EngineCandidate> candidates;
   if (options.engine == EngineKind::automatic) {
-    for (EngineKind kind : engine::automatic_order()) candidates.push_back({.kind = kind, .factory = engine::factory_for(kind)});
+    for (EngineKind kind : engine::automatic_order())
+      candidates.push_back({.kind = kind, .factory = engine::factory_for(kind)});
   } else {
     candidates.push_back({.kind = options.engine, .factory = engine::factory_for(options.engine)});
   }
@@ -83,9 +84,15 @@ Result<std::vector<Transfer>> Handle::write_many(std::span<const WriteItem> item
 Result<Transfer> Handle::replace(const std::string& path, const WriteRequest& request) {
   if (!state_ || !state_->usable()) return not_open("replace");
   uint64_t bytes = request.source.bytes;
-  for (const ConstRegion& region : request.sources) bytes += region.bytes;
+  for (const ConstRegion& region : request.sources)
+    bytes += region.bytes;
   if (request.offset_bytes != 0) {
-    return std::unexpected(Error{.code = ErrorCode::invalid_argument, .operation = "replace", .path = path, .offset_bytes = request.offset_bytes, .length_bytes = bytes, .detail = "a file is replaced as a whole: the offset must be 0"});
+    return std::unexpected(Error{.code = ErrorCode::invalid_argument,
+                                 .operation = "replace",
+                                 .path = path,
+                                 .offset_bytes = request.offset_bytes,
+                                 .length_bytes = bytes,
+                                 .detail = "a file is replaced as a whole: the offset must be 0"});
   }
   Result<AtomicFile> file = AtomicFile::create(path, {.size_bytes = bytes, .durability = request.durability});
   if (!file) return std::unexpected(std::move(file).error());

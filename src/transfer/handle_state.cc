@@ -25,10 +25,10 @@ constexpr uint32_t kDepthDefault = 32;
 constexpr uint64_t kBlockBytesMin = 4 * base::kKiB;
 constexpr uint64_t kBlockBytesMax = base::kGiB;
 constexpr uint64_t kBlockBytesDefault = 4 * base::kMiB;
-constexpr uint64_t kStagedBlockBytesMax = base::kMiB;      // larger ones copy no faster, and let the disk wait longer
+constexpr uint64_t kStagedBlockBytesMax = base::kMiB;  // larger ones copy no faster, and let the disk wait longer
 constexpr uint64_t kStagingBytesDefault = 256 * base::kMiB;
-constexpr uint64_t kInFlightBytes = 128 * base::kMiB;      // of all workers; more only adds latency
-constexpr size_t kFailedWritesMax = 1024;                  // remembered for close()
+constexpr uint64_t kInFlightBytes = 128 * base::kMiB;  // of all workers; more only adds latency
+constexpr size_t kFailedWritesMax = 1024;              // remembered for close()
 
 uint32_t processors() {
   cpu_set_t set;
@@ -38,50 +38,60 @@ uint32_t processors() {
 }
 
 std::unexpected<Error> invalid(std::string detail) {
-  return std::unexpected(Error{.code = ErrorCode::invalid_argument, .operation = "create handle", .detail = std::move(detail)});
+  return std::unexpected(
+      Error{.code = ErrorCode::invalid_argument, .operation = "create handle", .detail = std::move(detail)});
 }
 
 // Every option filled in, or what is wrong with one of them.
 Result<HandleFacts> settle(const HandleOptions& options) {
   HandleFacts facts;
   facts.workers = options.workers != 0 ? options.workers : std::min(processors(), kWorkersDefaultMax);
-  if (facts.workers > kWorkersMax) return invalid(fmt::format("workers is {}, at most {} are allowed", facts.workers, kWorkersMax));
+  if (facts.workers > kWorkersMax)
+    return invalid(fmt::format("workers is {}, at most {} are allowed", facts.workers, kWorkersMax));
   facts.queue_depth = options.queue_depth != 0 ? options.queue_depth : kDepthDefault;
-  if (facts.queue_depth > kDepthMax) return invalid(fmt::format("queue_depth is {}, at most {} per worker are allowed", facts.queue_depth, kDepthMax));
+  if (facts.queue_depth > kDepthMax)
+    return invalid(fmt::format("queue_depth is {}, at most {} per worker are allowed", facts.queue_depth, kDepthMax));
   facts.block_bytes = options.block_bytes != 0 ? options.block_bytes : kBlockBytesDefault;
-  if (facts.block_bytes < kBlockBytesMin || facts.block_bytes > kBlockBytesMax || facts.block_bytes % kBlockBytesMin != 0) {
-    return invalid(fmt::format("block_bytes is {}, a multiple of {} from {} to {} is allowed", facts.block_bytes, kBlockBytesMin, kBlockBytesMin, kBlockBytesMax));
+  if (facts.block_bytes < kBlockBytesMin || facts.block_bytes > kBlockBytesMax ||
+      facts.block_bytes % kBlockBytesMin != 0) {
+    return invalid(fmt::format("block_bytes is {}, a multiple of {} from {} to {} is allowed", facts.block_bytes,
+                               kBlockBytesMin, kBlockBytesMin, kBlockBytesMax));
   }
   if (options.requests_max == 0) return invalid("requests_max is 0, at least 1 is needed");
   facts.requests_max = options.requests_max;
   facts.staged_block_bytes = std::min(facts.block_bytes, kStagedBlockBytesMax);
   const uint64_t staging_max = options.staging_bytes != 0 ? options.staging_bytes : kStagingBytesDefault;
   if (staging_max < facts.workers * kBlockBytesMin) {
-    return invalid(fmt::format("staging_bytes is {}, at least {} are needed for {} workers", staging_max, facts.workers * kBlockBytesMin, facts.workers));
+    return invalid(fmt::format("staging_bytes is {}, at least {} are needed for {} workers", staging_max,
+                               facts.workers * kBlockBytesMin, facts.workers));
   }
   // A small staging limit makes the slots smaller before it makes them few.
   while (facts.staged_block_bytes > kBlockBytesMin && facts.staged_block_bytes * 4 * facts.workers > staging_max) {
     facts.staged_block_bytes = facts.staged_block_bytes / 2 / kBlockBytesMin * kBlockBytesMin;
   }
   facts.staged_block_bytes = std::max(facts.staged_block_bytes, kBlockBytesMin);
-  const uint64_t slots = std::clamp<uint64_t>(staging_max / facts.workers / facts.staged_block_bytes, 1, facts.queue_depth);
+  const uint64_t slots =
+      std::clamp<uint64_t>(staging_max / facts.workers / facts.staged_block_bytes, 1, facts.queue_depth);
   facts.staging_bytes = slots * facts.staged_block_bytes * facts.workers;
   return facts;
 }
 
 }  // namespace
 
-Result<std::shared_ptr<HandleState>> HandleState::create(const HandleOptions& options, std::span<const EngineCandidate> candidates) {
+Result<std::shared_ptr<HandleState>> HandleState::create(const HandleOptions& options,
+                                                         std::span<const EngineCandidate> candidates) {
   const Result<HandleFacts> settled = settle(options);
   if (!settled) return std::unexpected(settled.error());
-  const auto handle = std::make_shared<HandleState>(options, BlockSizes{.block_bytes = settled->block_bytes, .staged_block_bytes = settled->staged_block_bytes});
+  const auto handle = std::make_shared<HandleState>(
+      options, BlockSizes{.block_bytes = settled->block_bytes, .staged_block_bytes = settled->staged_block_bytes});
   handle->facts_ = *settled;
-  const WorkerOptions worker_options = {.depth = settled->queue_depth,
-                                        .staged_block_bytes = settled->staged_block_bytes,
-                                        .staging_bytes = settled->staging_bytes / settled->workers,
-                                        .in_flight_bytes_max = std::max(kInFlightBytes / settled->workers, settled->block_bytes),
-                                        .staging_pages = options.staging_pages,
-                                        .registered = options.registered};
+  const WorkerOptions worker_options = {
+      .depth = settled->queue_depth,
+      .staged_block_bytes = settled->staged_block_bytes,
+      .staging_bytes = settled->staging_bytes / settled->workers,
+      .in_flight_bytes_max = std::max(kInFlightBytes / settled->workers, settled->block_bytes),
+      .staging_pages = options.staging_pages,
+      .registered = options.registered};
   std::string passed_over;
   Error first_error;
   for (const EngineCandidate& candidate : candidates) {
@@ -102,7 +112,8 @@ Result<std::shared_ptr<HandleState>> HandleState::create(const HandleOptions& op
     // Fewer workers than asked for, because a limit of the system was reached on the way, still move everything.
     if (!handle->workers_.empty()) {
       if (handle->workers_.size() < settled->workers) {
-        log(LogLevel::warning, fmt::format("{} of {} workers started: {}", handle->workers_.size(), settled->workers, refusal.message()));
+        log(LogLevel::warning,
+            fmt::format("{} of {} workers started: {}", handle->workers_.size(), settled->workers, refusal.message()));
         handle->facts_.workers = static_cast<uint32_t>(handle->workers_.size());
       }
       if (!passed_over.empty()) {
@@ -111,7 +122,8 @@ Result<std::shared_ptr<HandleState>> HandleState::create(const HandleOptions& op
       }
       return handle;
     }
-    passed_over += fmt::format("{}{} is not available ({})", passed_over.empty() ? "" : "; ", engine_name(candidate.kind), refusal.message());
+    passed_over += fmt::format("{}{} is not available ({})", passed_over.empty() ? "" : "; ",
+                               engine_name(candidate.kind), refusal.message());
     if (first_error.operation.empty()) first_error = std::move(refusal);
   }
   if (candidates.size() > 1) first_error.detail = passed_over;
@@ -125,7 +137,6 @@ HandleState::~HandleState() = default;
 Status HandleState::close(std::optional<Clock::time_point> deadline) {
   if (!in_own_process()) return {};  // the parent's handle: nothing here to close
   closing_.store(true, std::memory_order_release);
-  std::vector<std::unique_ptr<Worker>> workers;
   {
     std::unique_lock lock(mutex_);
     ++waiters_;
@@ -134,12 +145,20 @@ Status HandleState::close(std::optional<Clock::time_point> deadline) {
     const bool finished = deadline ? changed_.wait_until(lock, *deadline, idle) : (changed_.wait(lock, idle), true);
     --waiters_;
     if (!finished) {
-      return std::unexpected(Error{.code = ErrorCode::timed_out, .operation = "close", .detail = fmt::format("{} requests are unfinished: the device does not answer. Their memory stays alive; close again to wait longer", unfinished_)});
+      return std::unexpected(Error{.code = ErrorCode::timed_out,
+                                   .operation = "close",
+                                   .detail = fmt::format("{} requests are unfinished: the device does not answer. "
+                                                         "Their memory stays alive; close again to wait longer",
+                                                         unfinished_)});
     }
-    workers.swap(workers_);
   }
-  for (const std::unique_ptr<Worker>& worker : workers) worker->stop();
-  for (const std::unique_ptr<Worker>& worker : workers) worker->join();
+  {
+    const std::lock_guard lock(close_mutex_);
+    for (const std::unique_ptr<Worker>& worker : workers_)
+      worker->stop();
+    for (const std::unique_ptr<Worker>& worker : workers_)
+      worker->join();
+  }
   const std::lock_guard lock(mutex_);
   Status status;
   for (const std::shared_ptr<TransferState>& state : std::exchange(failed_writes_, {})) {
@@ -149,7 +168,7 @@ Status HandleState::close(std::optional<Clock::time_point> deadline) {
 }
 
 void HandleState::detach() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(close_mutex_);
   for (const std::unique_ptr<Worker>& worker : workers_) {
     worker->stop();
     worker->detach();
@@ -157,7 +176,8 @@ void HandleState::detach() {
 }
 
 void HandleState::abort_reads() {
-  for (const std::shared_ptr<TransferState>& state : queue_.waiting(plan::Direction::read)) state->abort();
+  for (const std::shared_ptr<TransferState>& state : queue_.waiting(plan::Direction::read))
+    state->abort();
 }
 
 void HandleState::enqueue(std::shared_ptr<Job> job) {
@@ -227,8 +247,8 @@ void HandleState::notice(Notice kind, const std::string& text) {
 
 void HandleState::buffer_gone(uint64_t buffer_id) noexcept {
   if (!in_own_process()) return;
-  const std::lock_guard lock(mutex_);
-  for (const std::unique_ptr<Worker>& worker : workers_) worker->buffer_gone(buffer_id);
+  for (const std::unique_ptr<Worker>& worker : workers_)
+    worker->buffer_gone(buffer_id);
 }
 
 HandleStats HandleState::stats() const {
@@ -247,7 +267,8 @@ HandleStats HandleState::stats() const {
     base::LatencyHistogram::Counts counts = {};
     counters.latency.add_to(counts);
     constexpr std::array<uint64_t, 5> kPerMille = {500, 900, 990, 999, 1000};
-    for (size_t i = 0; i < kPerMille.size(); ++i) out.latency_ns[i] = base::LatencyHistogram::percentile(counts, kPerMille[i]);
+    for (size_t i = 0; i < kPerMille.size(); ++i)
+      out.latency_ns[i] = base::LatencyHistogram::percentile(counts, kPerMille[i]);
   }
   const std::lock_guard lock(mutex_);
   stats.errors_by_errno = errors_by_errno_;

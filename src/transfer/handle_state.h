@@ -49,7 +49,8 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   using Clock = std::chrono::steady_clock;
 
   // The first candidate whose engine starts is taken. Tests pass a simulated one.
-  [[nodiscard]] static Result<std::shared_ptr<HandleState>> create(const HandleOptions& options, std::span<const EngineCandidate> candidates);
+  [[nodiscard]] static Result<std::shared_ptr<HandleState>> create(const HandleOptions& options,
+                                                                   std::span<const EngineCandidate> candidates);
 
   explicit HandleState(const HandleOptions& options, BlockSizes sizes);
   ~HandleState() override;
@@ -86,7 +87,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
  private:
   struct Prepared {
     TransferState::Setup setup;
-    std::vector<Part> parts;   // without owner
+    std::vector<Part> parts;  // without owner
     int priority = 0;
     bool direct_wanted = true;
     OpenFile* file = nullptr;  // once `setup` has gone to the state, which holds it
@@ -107,19 +108,21 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   const HandleOptions options_;
   HandleFacts facts_;
   RequestQueue queue_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // fixed once create() is over; stopped and joined by close()
   std::atomic<bool> closing_ = false;
   std::atomic<uint32_t> noticed_ = 0;
 
+  std::mutex close_mutex_;  // one close() at a time stops and joins
   mutable std::mutex mutex_;
-  std::condition_variable changed_;          // unfinished_ went down
-  uint64_t unfinished_ = 0;                  // guarded by mutex_
-  uint32_t waiters_ = 0;                     // threads in changed_; guarded by mutex_
+  std::condition_variable changed_;                            // unfinished_ went down
+  uint64_t unfinished_ = 0;                                    // guarded by mutex_
+  uint32_t waiters_ = 0;                                       // threads in changed_; guarded by mutex_
   std::vector<std::shared_ptr<TransferState>> failed_writes_;  // guarded by mutex_
-  std::map<int, uint64_t> errors_by_errno_;  // guarded by mutex_
+  std::map<int, uint64_t> errors_by_errno_;                    // guarded by mutex_
 
   struct Counters {
-    std::atomic<uint64_t> requests = 0, failed = 0, bytes = 0, blocks = 0, direct = 0, buffered = 0, staged = 0, registered = 0;
+    std::atomic<uint64_t> requests = 0, failed = 0, bytes = 0, blocks = 0, direct = 0, buffered = 0, staged = 0,
+                          registered = 0;
     base::LatencyHistogram latency;
   };
   std::array<Counters, 2> counters_;  // by plan::Direction

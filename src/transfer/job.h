@@ -24,29 +24,29 @@ struct Part {
   uint64_t begin = 0, end = 0;  // file offsets; the job's parts follow each other without a gap
   std::byte* data = nullptr;    // of `begin`; not written through when the job is a write
   plan::Straight straight = plan::Straight::if_buffered;
-  uint64_t buffer_id = 0;       // of the headrace::Buffer that holds it, or 0
+  uint64_t buffer_id = 0;  // of the headrace::Buffer that holds it, or 0
   std::byte* buffer_data = nullptr;
   uint64_t buffer_bytes = 0;
-  bool dropped = false;         // cancelled, aborted or failed: nothing more of it is sent
+  bool dropped = false;  // cancelled, aborted or failed: nothing more of it is sent
 };
 
 struct Job {
   plan::Direction direction = plan::Direction::read;
-  bool datasync = false;              // no parts: one datasync of `file` for `sync`
-  bool single = false;                // cut out of a block that failed: not to be cut out again
+  bool datasync = false;  // no parts: one datasync of `file` for `sync`
+  bool single = false;    // cut out of a block that failed: not to be cut out again
   int priority = 0;
   OpenFile* file = nullptr;
-  bool direct_wanted = true;          // false: from or through the page cache
+  bool direct_wanted = true;  // false: from or through the page cache
   std::vector<Part> parts;
-  std::shared_ptr<SyncGroup> sync;    // of a datasync
+  std::shared_ptr<SyncGroup> sync;  // of a datasync
 
-  uint64_t position = 0;              // file offset of the next byte to hand out
-  uint32_t part = 0;                  // index of the part that holds `position`
-  uint64_t run_end = 0;               // end of the parts from `part` on that are not dropped; 0: to be found again
+  uint64_t position = 0;  // file offset of the next byte to hand out
+  uint32_t part = 0;      // index of the part that holds `position`
+  uint64_t run_end = 0;   // end of the parts from `part` on that are not dropped; 0: to be found again
   bool queued = false;
-  Job* next = nullptr;                // in its priority's list
+  Job* next = nullptr;  // in its priority's list
   Job* previous = nullptr;
-  std::shared_ptr<Job> self;          // holds the job while it is queued
+  std::shared_ptr<Job> self;  // holds the job while it is queued
 
   [[nodiscard]] uint64_t end() const noexcept { return parts.empty() ? 0 : parts.back().end; }
 };

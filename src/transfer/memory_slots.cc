@@ -8,7 +8,8 @@
 
 namespace headrace::transfer {
 
-MemorySlots::MemorySlots(engine::Engine& engine, bool wanted) : engine_(engine), slots_(wanted ? engine.caps().memory_slots : 0) {
+MemorySlots::MemorySlots(engine::Engine& engine, bool wanted)
+    : engine_(engine), slots_(wanted ? engine.caps().memory_slots : 0) {
   index_.reserve(2 * slots_.size());
 }
 
@@ -27,7 +28,8 @@ int32_t MemorySlots::acquire(uint64_t id, Region buffer, const std::byte* data, 
   const int32_t slot = free_slot();
   if (slot < 0) return engine::kNotRegistered;
   const uint64_t begin = step * kStepBytes;
-  const Region region = {.data = buffer.data + begin, .bytes = std::min(kStepBytes, buffer.bytes - begin), .device = {}};
+  const Region region = {
+      .data = buffer.data + begin, .bytes = std::min(kStepBytes, buffer.bytes - begin), .device = {}};
   const int rc = engine_.register_memory(static_cast<uint32_t>(slot), region);
   if (rc < 0) {
     refusal_ = rc;

@@ -43,11 +43,13 @@ class MemorySlots {
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct KeyHash {
-    size_t operator()(const Key& key) const noexcept { return static_cast<size_t>((key.id * 0x9E3779B97F4A7C15U) ^ (key.step * 0xC2B2AE3D27D4EB4FU)); }
+    size_t operator()(const Key& key) const noexcept {
+      return static_cast<size_t>((key.id * 0x9E3779B97F4A7C15U) ^ (key.step * 0xC2B2AE3D27D4EB4FU));
+    }
   };
   struct Slot {
     Key key;
-    uint64_t bytes = 0;      // 0: free
+    uint64_t bytes = 0;  // 0: free
     uint32_t in_flight = 0;
   };
 

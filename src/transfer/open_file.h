@@ -18,7 +18,8 @@ namespace headrace::transfer {
 
 class OpenFile {
  public:
-  [[nodiscard]] static Result<std::shared_ptr<OpenFile>> open(os::FileSystem& system, const std::string& path, FileMode mode);
+  [[nodiscard]] static Result<std::shared_ptr<OpenFile>> open(os::FileSystem& system, const std::string& path,
+                                                              FileMode mode);
   [[nodiscard]] static Result<std::shared_ptr<OpenFile>> duplicate(os::FileSystem& system, int descriptor);
 
   OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode) noexcept;
@@ -52,6 +53,7 @@ class OpenFile {
 
   void write_succeeded(uint64_t end_bytes) noexcept;
   void write_failed() noexcept { write_failed_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool has_failed_write() const noexcept { return write_failed_.load(std::memory_order_relaxed); }
 
  private:
   enum class Direct : uint8_t { untried, open, refused };

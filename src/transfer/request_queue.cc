@@ -17,7 +17,8 @@ namespace headrace::transfer {
 
 RequestQueue::~RequestQueue() {
   for (List& list : lists_) {
-    while (list.first != nullptr) unlink(*list.first);
+    while (list.first != nullptr)
+      unlink(*list.first);
   }
 }
 
@@ -148,14 +149,18 @@ QueuedBlock RequestQueue::cut(Job& job) const {
   const uint64_t position = std::max(job.position, part.begin);
   if (job.run_end <= position) {
     job.run_end = part.end;
-    for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped; ++i) job.run_end = job.parts[i].end;
+    for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped; ++i)
+      job.run_end = job.parts[i].end;
   }
   // Parts whose memory follows on, of one kind, are one region to the kernel.
   uint64_t region_end = part.end;
-  for (size_t i = job.part + 1; i < job.parts.size() && region_end < job.run_end && region_end - position < sizes_.block_bytes; ++i) {
+  for (size_t i = job.part + 1;
+       i < job.parts.size() && region_end < job.run_end && region_end - position < sizes_.block_bytes; ++i) {
     const Part& before = job.parts[i - 1];
     const Part& after = job.parts[i];
-    if (after.data != before.data + (before.end - before.begin) || after.straight != before.straight || after.buffer_id != before.buffer_id) break;
+    if (after.data != before.data + (before.end - before.begin) || after.straight != before.straight ||
+        after.buffer_id != before.buffer_id)
+      break;
     region_end = after.end;
   }
 
@@ -167,14 +172,19 @@ QueuedBlock RequestQueue::cut(Job& job) const {
     // Where the file needs larger granules than the settings allow for, the settings give way; a staging slot cannot.
     geometry.block_bytes = base::align_up(geometry.block_bytes, geometry.granule_bytes);
     geometry.staged_block_bytes = base::align_down(geometry.staged_block_bytes, geometry.granule_bytes);
-    if (geometry.staged_block_bytes == 0) geometry = {.block_bytes = sizes_.block_bytes, .staged_block_bytes = sizes_.staged_block_bytes};
+    if (geometry.staged_block_bytes == 0)
+      geometry = {.block_bytes = sizes_.block_bytes, .staged_block_bytes = sizes_.staged_block_bytes};
   }
   QueuedBlock block;
   block.job = job.self;
   block.part = job.part;
   block.plan = plan::next_block(geometry, job.direction, part.straight,
-                                {.position = position, .end = job.run_end, .region_end = region_end, .address = reinterpret_cast<uintptr_t>(part.data) + (position - part.begin)});
-  for (size_t i = job.part; i < job.parts.size() && job.parts[i].begin < block.plan.end; ++i) job.parts[i].owner->mark_started();
+                                {.position = position,
+                                 .end = job.run_end,
+                                 .region_end = region_end,
+                                 .address = reinterpret_cast<uintptr_t>(part.data) + (position - part.begin)});
+  for (size_t i = job.part; i < job.parts.size() && job.parts[i].begin < block.plan.end; ++i)
+    job.parts[i].owner->mark_started();
   job.position = block.plan.end;
   return block;
 }

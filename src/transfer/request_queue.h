@@ -23,7 +23,7 @@ namespace headrace::transfer {
 struct QueuedBlock {
   std::shared_ptr<Job> job;
   plan::PlannedBlock plan;
-  uint32_t part = 0;        // index of the first part that it touches
+  uint32_t part = 0;  // index of the first part that it touches
   bool direct_refused = false;
 };
 
@@ -67,9 +67,9 @@ class RequestQueue {
 
   const BlockSizes sizes_;
   mutable std::mutex mutex_;
-  std::array<List, kLevels> lists_ = {};            // guarded by mutex_
+  std::array<List, kLevels> lists_ = {};              // guarded by mutex_
   std::array<uint64_t, kLevels / 64> occupied_ = {};  // bit set: the list has jobs; guarded by mutex_
-  std::atomic<uint64_t> size_ = 0;                  // jobs; written under mutex_, read by workers about to sleep
+  std::atomic<uint64_t> size_ = 0;                    // jobs; written under mutex_, read by workers about to sleep
 };
 
 }  // namespace headrace::transfer

@@ -47,19 +47,25 @@ plan::Straight straight_for(CopyMode copy, bool in_buffer) {
 Error HandleState::closed_error() const {
   return {.code = ErrorCode::closed,
           .operation = "submit",
-          .detail = in_own_process() ? "the handle is closed" : "the handle belongs to the process that forked this one; make a new handle here"};
+          .detail = in_own_process()
+                        ? "the handle is closed"
+                        : "the handle belongs to the process that forked this one; make a new handle here"};
 }
 
 Status HandleState::add_region(Prepared& prepared, Region region, CopyMode copy) const {
   TransferState::Setup& setup = prepared.setup;
   if (region.device.kind != DeviceKind::host) {
-    return std::unexpected(refused(setup, ErrorCode::unavailable, 0, "memory of a GPU cannot be moved by this version; copy it to the host first"));
+    return std::unexpected(refused(setup, ErrorCode::unavailable, 0,
+                                   "memory of a GPU cannot be moved by this version; copy it to the host first"));
   }
   if (region.bytes == 0) return {};
-  if (region.data == nullptr) return std::unexpected(refused(setup, ErrorCode::invalid_argument, EFAULT, "a region of more than zero bytes has a null pointer"));
+  if (region.data == nullptr)
+    return std::unexpected(
+        refused(setup, ErrorCode::invalid_argument, EFAULT, "a region of more than zero bytes has a null pointer"));
   const uint64_t begin = setup.offset_bytes + setup.length_bytes;
   if (begin > static_cast<uint64_t>(INT64_MAX) || region.bytes > static_cast<uint64_t>(INT64_MAX) - begin) {
-    return std::unexpected(refused(setup, ErrorCode::invalid_argument, EOVERFLOW, "the range ends past the largest file offset"));
+    return std::unexpected(
+        refused(setup, ErrorCode::invalid_argument, EOVERFLOW, "the range ends past the largest file offset"));
   }
   Part part;
   part.begin = begin;
@@ -102,21 +108,25 @@ Status HandleState::choose_path(Prepared& prepared, CacheMode cache) {
     if (file.in_memory()) return buffered(kReasonInMemory);
     if (!reading && setup.length_bytes < os::page_bytes()) return buffered(kReasonRaggedEdge);
     if (reading && cache == CacheMode::automatic && setup.length_bytes >= kCacheProbeBytes) {
-      const std::optional<uint64_t> resident = file.system().resident_bytes(file.descriptor(), setup.offset_bytes, setup.length_bytes);
+      const std::optional<uint64_t> resident =
+          file.system().resident_bytes(file.descriptor(), setup.offset_bytes, setup.length_bytes);
       if (resident && *resident >= setup.length_bytes / 2) return buffered(kReasonPageCache);
     }
   }
   if (file.direct_descriptor() < 0) {
     const std::string why = file.direct_refusal();
-    if (options_.direct == Ladder::required) return std::unexpected(refused(setup, ErrorCode::unavailable, EOPNOTSUPP, "direct=required, but " + why));
+    if (options_.direct == Ladder::required)
+      return std::unexpected(refused(setup, ErrorCode::unavailable, EOPNOTSUPP, "direct=required, but " + why));
     notice(Notice::direct_refused_at_open, fmt::format("'{}' goes through the page cache: {}", file.path(), why));
     return buffered(kReasonDirectRefused);
   }
   const uint64_t granule = file.granule_bytes();
   const uint64_t end = setup.offset_bytes + setup.length_bytes;
-  if (!reading && (!base::is_aligned(setup.offset_bytes, granule) || !base::is_aligned(end, granule))) setup.reasons |= kReasonRaggedEdge;
+  if (!reading && (!base::is_aligned(setup.offset_bytes, granule) || !base::is_aligned(end, granule)))
+    setup.reasons |= kReasonRaggedEdge;
   for (const Part& part : prepared.parts) {
-    const bool aligned = base::is_aligned(reinterpret_cast<uintptr_t>(part.data) - part.begin, file.alignment().memory_bytes);
+    const bool aligned =
+        base::is_aligned(reinterpret_cast<uintptr_t>(part.data) - part.begin, file.alignment().memory_bytes);
     if (part.straight == plan::Straight::if_huge && !aligned) setup.reasons |= kReasonMisaligned;
     if (part.straight == plan::Straight::always && !aligned) setup.reasons |= kReasonCopyNever;
   }
@@ -131,14 +141,20 @@ Result<HandleState::Prepared> HandleState::prepare_read(const ReadItem& item) {
   prepared.setup.end_of_file = request.end_of_file;
   prepared.setup.file = item.file.internal();
   prepared.priority = request.priority;
-  if (!prepared.setup.file) return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
-  if (!prepared.setup.file->readable()) return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for writing only"));
+  if (!prepared.setup.file)
+    return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
+  if (!prepared.setup.file->readable())
+    return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for writing only"));
   if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
-    return std::unexpected(refused(prepared.setup, ErrorCode::invalid_argument, EINVAL, fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
+    return std::unexpected(
+        refused(prepared.setup, ErrorCode::invalid_argument, EINVAL,
+                fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
   }
-  if (Status added = add_region(prepared, request.target, request.copy); !added) return std::unexpected(std::move(added).error());
+  if (Status added = add_region(prepared, request.target, request.copy); !added)
+    return std::unexpected(std::move(added).error());
   for (const Region& region : request.targets) {
-    if (Status added = add_region(prepared, region, request.copy); !added) return std::unexpected(std::move(added).error());
+    if (Status added = add_region(prepared, region, request.copy); !added)
+      return std::unexpected(std::move(added).error());
   }
   if (Status chosen = choose_path(prepared, request.cache); !chosen) return std::unexpected(std::move(chosen).error());
   return prepared;
@@ -151,20 +167,27 @@ Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) 
   prepared.setup.offset_bytes = request.offset_bytes;
   prepared.setup.file = item.file.internal();
   prepared.priority = request.priority;
-  if (!prepared.setup.file) return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
-  if (!prepared.setup.file->writable()) return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for reading only"));
+  if (!prepared.setup.file)
+    return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
+  if (!prepared.setup.file->writable())
+    return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for reading only"));
   if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
-    return std::unexpected(refused(prepared.setup, ErrorCode::invalid_argument, EINVAL, fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
+    return std::unexpected(
+        refused(prepared.setup, ErrorCode::invalid_argument, EINVAL,
+                fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
   }
   const auto add = [&](const ConstRegion& region) {
     // Parts are the same for both directions; a write never writes through its pointer.
-    return add_region(prepared, {.data = const_cast<std::byte*>(region.data), .bytes = region.bytes, .device = region.device}, request.copy);
+    return add_region(prepared,
+                      {.data = const_cast<std::byte*>(region.data), .bytes = region.bytes, .device = region.device},
+                      request.copy);
   };
   if (Status added = add(request.source); !added) return std::unexpected(std::move(added).error());
   for (const ConstRegion& region : request.sources) {
     if (Status added = add(region); !added) return std::unexpected(std::move(added).error());
   }
-  if (Status chosen = choose_path(prepared, CacheMode::bypass); !chosen) return std::unexpected(std::move(chosen).error());
+  if (Status chosen = choose_path(prepared, CacheMode::bypass); !chosen)
+    return std::unexpected(std::move(chosen).error());
   if (request.durability == Durability::data) {
     prepared.setup.sync = std::make_shared<SyncGroup>();
     prepared.setup.sync->file = prepared.setup.file;
@@ -191,7 +214,8 @@ Result<std::vector<Transfer>> HandleState::write_many(std::span<const WriteItem>
     Result<Prepared> prepared = prepare_write(item);
     if (!prepared) return std::unexpected(std::move(prepared).error());
     if (prepared->setup.sync) {
-      std::shared_ptr<SyncGroup>& group = groups.try_emplace(prepared->setup.file.get(), prepared->setup.sync).first->second;
+      std::shared_ptr<SyncGroup>& group =
+          groups.try_emplace(prepared->setup.file.get(), prepared->setup.sync).first->second;
       group->handle = shared_from_this();
       group->unwritten.fetch_add(1, std::memory_order_relaxed);
       prepared->setup.sync = group;
@@ -218,7 +242,11 @@ Result<uint32_t> HandleState::reserve(size_t wanted) {
   std::unique_lock lock(mutex_);
   const auto room = [this] { return facts_.requests_max - std::min<uint64_t>(unfinished_, facts_.requests_max); };
   if (options_.when_full == WhenFull::fail && room() < wanted) {
-    return std::unexpected(Error{.code = ErrorCode::limit_reached, .operation = "submit", .detail = fmt::format("{} requests are unfinished and requests_max is {}; wait for some, or raise it", unfinished_, facts_.requests_max)});
+    return std::unexpected(
+        Error{.code = ErrorCode::limit_reached,
+              .operation = "submit",
+              .detail = fmt::format("{} requests are unfinished and requests_max is {}; wait for some, or raise it",
+                                    unfinished_, facts_.requests_max)});
   }
   ++waiters_;
   changed_.wait(lock, [&] { return room() != 0 || !usable(); });
@@ -247,7 +275,8 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
         item.setup.handle = shared_from_this();
         const uint64_t length = item.setup.length_bytes;
         const auto state = std::make_shared<TransferState>(std::move(item.setup));
-        state->fail_at(state->offset_bytes(), ErrorCode::closed, 0, name_of(state->direction()), "the handle was closed before this request was sent");
+        state->fail_at(state->offset_bytes(), ErrorCode::closed, 0, name_of(state->direction()),
+                       "the handle was closed before this request was sent");
         transfers.emplace_back(state);
         length != 0 ? state->resolve(length) : state->resolve_empty();
       }
@@ -266,9 +295,11 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
     item.setup.handle = shared_from_this();
     item.file = item.setup.file.get();
     item.empty = item.setup.length_bytes == 0;
-    for (const std::shared_ptr<memory::BufferStorage>& buffer : item.setup.buffers) buffer->watch(shared_from_this());
+    for (const std::shared_ptr<memory::BufferStorage>& buffer : item.setup.buffers)
+      buffer->watch(shared_from_this());
     states.push_back(std::make_shared<TransferState>(std::move(item.setup)));
-    for (Part& part : item.parts) part.owner = states.back();
+    for (Part& part : item.parts)
+      part.owner = states.back();
     transfers.emplace_back(states.back());
   }
   // Ranges of one file that touch become one job, in the order of their offsets.
@@ -286,8 +317,8 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
   for (uint32_t i : order) {
     Prepared& item = prepared[i];
     if (item.parts.empty()) continue;
-    const bool touches = job != nullptr && job->file == item.file && job->end() == item.parts.front().begin && job->priority == item.priority &&
-                         job->direct_wanted == item.direct_wanted;
+    const bool touches = job != nullptr && job->file == item.file && job->end() == item.parts.front().begin &&
+                         job->priority == item.priority && job->direct_wanted == item.direct_wanted;
     if (!touches) {
       job = std::make_shared<Job>();
       job->direction = states[i]->direction();
@@ -301,7 +332,8 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
     states[i]->attach(job);
   }
   job.reset();
-  for (std::shared_ptr<Job>& one : jobs) enqueue(std::move(one));
+  for (std::shared_ptr<Job>& one : jobs)
+    enqueue(std::move(one));
   for (size_t i = 0; i < prepared.size(); ++i) {
     if (prepared[i].empty) states[i]->resolve_empty();
   }

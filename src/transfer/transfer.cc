@@ -25,7 +25,8 @@ std::optional<Clock::time_point> deadline_after(Transfer::Nanoseconds timeout) {
 }
 
 Result<uint64_t> no_transfer() {
-  return std::unexpected(Error{.code = ErrorCode::closed, .operation = "result", .detail = "this Transfer names no request"});
+  return std::unexpected(
+      Error{.code = ErrorCode::closed, .operation = "result", .detail = "this Transfer names no request"});
 }
 
 constexpr const char* kForked = "the transfer belongs to the process that forked this one; make a new handle here";
@@ -86,7 +87,8 @@ size_t wait(std::span<const Transfer> transfers, WaitFor condition, Transfer::Na
   const auto satisfied = [&](size_t done) {
     if (done == transfers.size()) return true;
     if (condition == WaitFor::any) return done != 0;
-    return condition == WaitFor::first_error && (failed_already || observer->failed.load(std::memory_order_relaxed) != 0);
+    return condition == WaitFor::first_error &&
+           (failed_already || observer->failed.load(std::memory_order_relaxed) != 0);
   };
   size_t done = done_already;
   while (true) {

@@ -49,7 +49,8 @@ void TransferState::add_moved(const Moved& moved) noexcept {
   blocks_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void TransferState::fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation, std::string detail) {
+void TransferState::fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation,
+                            std::string detail) {
   const std::lock_guard lock(mutex_);
   if (offset < failed_at_bytes_) {
     failed_at_bytes_ = offset;
@@ -130,7 +131,8 @@ void TransferState::finish() {
     route_.staged_bytes = staged_bytes_.load(std::memory_order_relaxed);
     route_.registered_bytes = registered_bytes_.load(std::memory_order_relaxed);
     route_.pages = setup_.pages;
-    if ((reasons_.load(std::memory_order_relaxed) & kReasonDirectRefused) != 0) route_.why = "buffered: " + setup_.file->direct_refusal();
+    if ((reasons_.load(std::memory_order_relaxed) & kReasonDirectRefused) != 0)
+      route_.why = "buffered: " + setup_.file->direct_refusal();
     if (setup_.direction == plan::Direction::write) {
       if (moved != 0) setup_.file->write_succeeded(setup_.offset_bytes + moved);
       if (failed && !cancelled()) setup_.file->write_failed();
@@ -170,7 +172,8 @@ void TransferState::finish() {
   }
   if (!callbacks.empty() || !owners.empty()) {
     dispatcher().post([callbacks = std::move(callbacks), owners = std::move(owners)]() mutable {
-      for (std::function<void()>& callback : callbacks) callback();
+      for (std::function<void()>& callback : callbacks)
+        callback();
       callbacks.clear();
       owners.clear();
     });
@@ -204,7 +207,12 @@ Result<uint64_t> TransferState::peek_result() const { return result_; }
 Error TransferState::closed_error(const char* detail) const {
   // Not under the lock: in a child made by fork it may be held for ever, and there nothing changes `file` any more.
   const std::shared_ptr<OpenFile> file = orphaned() ? nullptr : this->file();
-  return {.code = ErrorCode::closed, .operation = setup_.direction == plan::Direction::read ? "read" : "write", .path = file ? file->path() : std::string(), .offset_bytes = setup_.offset_bytes, .length_bytes = setup_.length_bytes, .detail = detail};
+  return {.code = ErrorCode::closed,
+          .operation = setup_.direction == plan::Direction::read ? "read" : "write",
+          .path = file ? file->path() : std::string(),
+          .offset_bytes = setup_.offset_bytes,
+          .length_bytes = setup_.length_bytes,
+          .detail = detail};
 }
 
 std::shared_ptr<HandleState> TransferState::handle() const {
@@ -241,7 +249,8 @@ void TransferState::abort() {
   uint64_t first = 0;
   const uint64_t dropped = drop_unsent(first);
   if (dropped == 0) return;
-  fail_at(first, ErrorCode::aborted, 0, setup_.direction == plan::Direction::read ? "read" : "write", "abort() stopped the rest");
+  fail_at(first, ErrorCode::aborted, 0, setup_.direction == plan::Direction::read ? "read" : "write",
+          "abort() stopped the rest");
   collected_.store(true, std::memory_order_release);  // whoever aborts knows
   resolve(dropped);
 }

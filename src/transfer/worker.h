@@ -37,7 +37,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   // Starts the thread and waits for its engine's verdict. The thread holds `handle` until it ends.
-  [[nodiscard]] Result<engine::Caps> start(const std::shared_ptr<HandleState>& handle, const engine::EngineFactory& factory);
+  [[nodiscard]] Result<engine::Caps> start(const std::shared_ptr<HandleState>& handle,
+                                           const engine::EngineFactory& factory);
   // No more work will come: the thread ends when the queue is empty and nothing is in flight.
   void stop() noexcept;
   void join();
@@ -46,7 +47,9 @@ class Worker {
   // True when the worker slept with room for more, and was woken.
   [[nodiscard]] bool wake_if_waiting() noexcept;
   void buffer_gone(uint64_t buffer_id) noexcept;
-  [[nodiscard]] uint64_t staging_bytes_in_use() const noexcept { return staging_bytes_in_use_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t staging_bytes_in_use() const noexcept {
+    return staging_bytes_in_use_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] uint64_t registered_bytes() const noexcept { return registered_bytes_.load(std::memory_order_relaxed); }
 
  private:

@@ -38,14 +38,18 @@ Piece piece_of(const Part& part, uint64_t begin, uint64_t end) {
 Result<std::unique_ptr<WorkerLoop>> WorkerLoop::create(Worker& worker, HandleState& handle, engine::Engine& engine) {
   std::unique_ptr<WorkerLoop> loop(new WorkerLoop(worker, handle, engine));
   if (loop->options_.registered == Ladder::required && !loop->memory_.possible()) {
-    return std::unexpected(Error{.code = ErrorCode::unavailable, .operation = "create handle", .detail = "registered=required, but this engine has no registered memory here"});
+    return std::unexpected(Error{.code = ErrorCode::unavailable,
+                                 .operation = "create handle",
+                                 .detail = "registered=required, but this engine has no registered memory here"});
   }
-  const uint64_t slots = std::clamp<uint64_t>(loop->options_.staging_bytes / loop->options_.staged_block_bytes, 1, loop->depth_);
-  Result<os::Mapping> staging =
-      os::Mapping::create(slots * loop->options_.staged_block_bytes, loop->options_.staging_pages, os::ForkPolicy::keep_out_of_children);
+  const uint64_t slots =
+      std::clamp<uint64_t>(loop->options_.staging_bytes / loop->options_.staged_block_bytes, 1, loop->depth_);
+  Result<os::Mapping> staging = os::Mapping::create(slots * loop->options_.staged_block_bytes,
+                                                    loop->options_.staging_pages, os::ForkPolicy::keep_out_of_children);
   if (!staging) return std::unexpected(std::move(staging).error());
   loop->staging_ = *std::move(staging);
-  for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) loop->free_staging_.push_back(slot);
+  for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;)
+    loop->free_staging_.push_back(slot);
   return loop;
 }
 
@@ -58,7 +62,8 @@ WorkerLoop::WorkerLoop(Worker& worker, HandleState& handle, engine::Engine& engi
       memory_(engine, options_.registered != Ladder::never),
       table_(depth_),
       completions_(depth_) {
-  for (uint32_t i = depth_; i-- > 0;) free_entries_.push_back(i);
+  for (uint32_t i = depth_; i-- > 0;)
+    free_entries_.push_back(i);
   ready_.reserve(depth_);
   delayed_.reserve(depth_);
   blocks_.reserve(depth_);
@@ -81,19 +86,22 @@ void WorkerLoop::read_mail() {
     const std::lock_guard lock(worker_.mutex_);
     gone.swap(worker_.gone_buffers_);
   }
-  for (uint64_t id : gone) memory_.forget(id);
+  for (uint64_t id : gone)
+    memory_.forget(id);
   worker_.registered_bytes_.store(memory_.registered_bytes(), std::memory_order_relaxed);
 }
 
 bool WorkerLoop::has_room() const {
-  return !free_entries_.empty() && !free_staging_.empty() && in_flight_bytes_ < options_.in_flight_bytes_max && delayed_.empty();
+  return !free_entries_.empty() && !free_staging_.empty() && in_flight_bytes_ < options_.in_flight_bytes_max &&
+         delayed_.empty();
 }
 
 void WorkerLoop::fill() {
   std::array<QueuedBlock, kTakeMax> taken;
   while (has_room() && !handle_.queue().empty()) {
     const size_t room = std::min({free_entries_.size(), free_staging_.size(), taken.size()});
-    const size_t count = handle_.queue().take(std::span(taken).first(room), std::min(kTakeBytes, options_.in_flight_bytes_max - in_flight_bytes_));
+    const size_t count = handle_.queue().take(std::span(taken).first(room),
+                                              std::min(kTakeBytes, options_.in_flight_bytes_max - in_flight_bytes_));
     if (count == 0) break;
     if (!handle_.queue().empty()) handle_.wake_one();
     for (size_t i = 0; i < count; ++i) {
@@ -120,7 +128,8 @@ bool WorkerLoop::prepare(uint32_t index, QueuedBlock&& block) {
   const bool direct = entry.plan.direct && entry.job->file->direct_descriptor() >= 0;
   entry.path = direct ? engine::Path::direct : engine::Path::buffered;
   choose_memory(entry);
-  if (direct && entry.memory_slot < 0 && memory_.refusal() != 0 && options_.registered == Ladder::required) return false;
+  if (direct && entry.memory_slot < 0 && memory_.refusal() != 0 && options_.registered == Ladder::required)
+    return false;
   if (entry.plan.staged && entry.job->direction == plan::Direction::write) gather(entry);
   return true;
 }
@@ -133,11 +142,14 @@ void WorkerLoop::choose_memory(InFlight& entry) {
   if (entry.plan.staged) {
     entry.staging_slot = free_staging_.back();
     free_staging_.pop_back();
-    whole = {.data = staging_.data() + entry.staging_slot * options_.staged_block_bytes, .bytes = options_.staged_block_bytes, .device = {}};
+    whole = {.data = staging_.data() + entry.staging_slot * options_.staged_block_bytes,
+             .bytes = options_.staged_block_bytes,
+             .device = {}};
     id = MemorySlots::kStagingIds + entry.staging_slot;
     entry.data = whole.data;
     const uint64_t in_use = (uint64_t{entry.staging_slot} + 1) * options_.staged_block_bytes;
-    if (in_use > worker_.staging_bytes_in_use_.load(std::memory_order_relaxed)) worker_.staging_bytes_in_use_.store(in_use, std::memory_order_relaxed);
+    if (in_use > worker_.staging_bytes_in_use_.load(std::memory_order_relaxed))
+      worker_.staging_bytes_in_use_.store(in_use, std::memory_order_relaxed);
   } else {
     entry.data = part.data + (entry.plan.begin - part.begin);
   }
@@ -149,11 +161,13 @@ void WorkerLoop::choose_memory(InFlight& entry) {
   const uint64_t before = memory_.registered_bytes();
   const int refused_before = memory_.refusal();
   entry.memory_slot = memory_.acquire(id, whole, entry.data, bytes);
-  if (memory_.registered_bytes() != before) worker_.registered_bytes_.store(memory_.registered_bytes(), std::memory_order_relaxed);
+  if (memory_.registered_bytes() != before)
+    worker_.registered_bytes_.store(memory_.registered_bytes(), std::memory_order_relaxed);
   if (entry.memory_slot < 0 && memory_.refusal() != 0) part.owner->add_reasons(kReasonRegistrationRefused);
   if (memory_.refusal() != refused_before && memory_.refusal() != 0) {
     handle_.notice(HandleState::Notice::registration_refused,
-                   fmt::format("registering memory with the engine was refused ({}); going on without. The locked-memory limit (ulimit -l) may be too small.",
+                   fmt::format("registering memory with the engine was refused ({}); going on without. The "
+                               "locked-memory limit (ulimit -l) may be too small.",
                                errno_name(-memory_.refusal())));
   }
 }
@@ -174,22 +188,25 @@ void WorkerLoop::scatter(const InFlight& entry, uint64_t good_end) {
 
 engine::Block WorkerLoop::block_of(uint32_t index) const {
   const InFlight& entry = table_[index];
-  if (entry.job->datasync) return {.cookie = index, .operation = engine::Operation::datasync, .descriptor = entry.job->file->descriptor()};
+  if (entry.job->datasync)
+    return {.cookie = index, .operation = engine::Operation::datasync, .descriptor = entry.job->file->descriptor()};
   const bool direct = entry.path == engine::Path::direct;
-  return {.cookie = index,
-          .operation = entry.job->direction == plan::Direction::read ? engine::Operation::read : engine::Operation::write,
-          .path = entry.path,
-          .descriptor = direct ? entry.job->file->direct_descriptor_even_if_refused() : entry.job->file->descriptor(),
-          .memory_slot = entry.memory_slot,
-          .offset_bytes = entry.position,
-          .data = entry.data + (entry.position - entry.plan.io_begin),
-          .length_bytes = static_cast<uint32_t>((direct ? entry.plan.io_end : entry.plan.end) - entry.position)};
+  return {
+      .cookie = index,
+      .operation = entry.job->direction == plan::Direction::read ? engine::Operation::read : engine::Operation::write,
+      .path = entry.path,
+      .descriptor = direct ? entry.job->file->direct_descriptor_even_if_refused() : entry.job->file->descriptor(),
+      .memory_slot = entry.memory_slot,
+      .offset_bytes = entry.position,
+      .data = entry.data + (entry.position - entry.plan.io_begin),
+      .length_bytes = static_cast<uint32_t>((direct ? entry.plan.io_end : entry.plan.end) - entry.position)};
 }
 
 void WorkerLoop::submit_ready() {
   if (ready_.empty()) return;
   blocks_.clear();
-  for (uint32_t index : ready_) blocks_.push_back(block_of(index));
+  for (uint32_t index : ready_)
+    blocks_.push_back(block_of(index));
   const size_t accepted = engine_.submit(blocks_);
   in_engine_ += static_cast<uint32_t>(accepted);
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(accepted));
@@ -208,9 +225,11 @@ void WorkerLoop::sleep_or_reap() {
   const size_t count = engine_.reap(completions_, deadline);
   worker_.waiting_.store(false, std::memory_order_seq_cst);
   in_engine_ -= static_cast<uint32_t>(count);
-  for (size_t i = 0; i < count; ++i) on_completion(completions_[i]);
+  for (size_t i = 0; i < count; ++i)
+    on_completion(completions_[i]);
   if (!delayed_.empty() && Clock::now() >= delayed_until_) {
-    for (uint32_t index : delayed_) send_again(index);
+    for (uint32_t index : delayed_)
+      send_again(index);
     delayed_.clear();
   }
 }
@@ -280,12 +299,15 @@ bool WorkerLoop::fall_back(uint32_t index, int errno_value) {
     send_again(index);
     return true;
   }
-  if (entry.path == engine::Path::direct && handle_.options().direct != Ladder::required && (errno_value == EINVAL || errno_value == EOPNOTSUPP)) {
+  if (entry.path == engine::Path::direct && handle_.options().direct != Ladder::required &&
+      (errno_value == EINVAL || errno_value == EOPNOTSUPP)) {
     OpenFile& file = *entry.job->file;
     if (!file.has_direct_worked()) {
       file.refuse_direct(fmt::format("O_DIRECT was refused at the first transfer ({})", errno_name(errno_value)));
-      handle_.notice(HandleState::Notice::direct_refused_at_transfer,
-                     fmt::format("direct I/O on '{}' was refused at the first transfer ({}); going on through the page cache", file.path(), errno_name(errno_value)));
+      handle_.notice(
+          HandleState::Notice::direct_refused_at_transfer,
+          fmt::format("direct I/O on '{}' was refused at the first transfer ({}); going on through the page cache",
+                      file.path(), errno_name(errno_value)));
     }
     for (size_t i = entry.part; i < entry.job->parts.size() && entry.job->parts[i].begin < entry.plan.end; ++i) {
       entry.job->parts[i].owner->add_reasons(kReasonDirectRefused);
@@ -298,9 +320,7 @@ bool WorkerLoop::fall_back(uint32_t index, int errno_value) {
   return false;
 }
 
-void WorkerLoop::send_again(uint32_t index) {
-  ready_.push_back(index);
-}
+void WorkerLoop::send_again(uint32_t index) { ready_.push_back(index); }
 
 void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int errno_value) {
   InFlight& entry = table_[index];
@@ -308,7 +328,10 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
   entry.job = job;  // scatter reads it
   if (entry.plan.staged && job->direction == plan::Direction::read) scatter(entry, good_end);
   entry.job.reset();
-  const Moved route = {.bytes = 0, .direct = entry.path == engine::Path::direct, .staged = entry.plan.staged, .registered = entry.memory_slot >= 0};
+  const Moved route = {.bytes = 0,
+                       .direct = entry.path == engine::Path::direct,
+                       .staged = entry.plan.staged,
+                       .registered = entry.memory_slot >= 0};
   if (entry.staging_slot != kNoSlot) free_staging_.push_back(entry.staging_slot);
   memory_.release(entry.memory_slot);
   in_flight_bytes_ -= entry.plan.io_end - entry.plan.io_begin;
@@ -318,7 +341,8 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
 
   // A block that several transfers share fails for one of them only, often: each gets its own answer.
   bool shared = false;
-  for (size_t i = first + 1; i < job->parts.size() && job->parts[i].begin < plan.end; ++i) shared |= job->parts[i].owner != job->parts[first].owner;
+  for (size_t i = first + 1; i < job->parts.size() && job->parts[i].begin < plan.end; ++i)
+    shared |= job->parts[i].owner != job->parts[first].owner;
   const bool split = shared && good_end < plan.end && code == ErrorCode::system && !job->single;
   const uint64_t answered_end = split ? good_end : plan.end;
 
@@ -335,8 +359,12 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     }
     uint64_t resolved = piece.end - piece.begin;
     if (good < resolved) {
-      owner->fail_at(piece.begin + good, code, errno_value, name_of(job->direction),
-                     code == ErrorCode::end_of_file ? fmt::format("the file ends at offset {} or before; read less, or ask for a count with partial", piece.begin + good) : std::string());
+      owner->fail_at(
+          piece.begin + good, code, errno_value, name_of(job->direction),
+          code == ErrorCode::end_of_file
+              ? fmt::format("the file ends at offset {} or before; read less, or ask for a count with partial",
+                            piece.begin + good)
+              : std::string());
       uint64_t first_dropped = 0;
       resolved += owner->drop_unsent(first_dropped);
     }
@@ -365,7 +393,8 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
     one->position = piece.begin;
     alone.push_back(std::move(one));
   }
-  for (size_t i = alone.size(); i-- > 0;) handle_.queue().push_front(std::move(alone[i]));
+  for (size_t i = alone.size(); i-- > 0;)
+    handle_.queue().push_front(std::move(alone[i]));
 }
 
 void WorkerLoop::finish_sync(InFlight& entry, int errno_value) {
@@ -378,7 +407,8 @@ void WorkerLoop::finish_sync(InFlight& entry, int errno_value) {
     const std::lock_guard lock(job->sync->mutex);
     waiting.swap(job->sync->waiting);
   }
-  for (const std::shared_ptr<TransferState>& state : waiting) state->synced(error);
+  for (const std::shared_ptr<TransferState>& state : waiting)
+    state->synced(error);
 }
 
 }  // namespace headrace::transfer

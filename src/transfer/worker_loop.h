@@ -21,17 +21,18 @@ namespace headrace::transfer {
 
 class WorkerLoop {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<WorkerLoop>> create(Worker& worker, HandleState& handle, engine::Engine& engine);
+  [[nodiscard]] static Result<std::unique_ptr<WorkerLoop>> create(Worker& worker, HandleState& handle,
+                                                                  engine::Engine& engine);
 
   // Until the worker is told to stop and all work is done.
   void run();
 
  private:
   using Clock = engine::Clock;
-  static constexpr uint32_t kTakeMax = 32;                      // blocks taken from the queue at once
-  static constexpr uint64_t kTakeBytes = uint64_t{2} << 20;     // and their bytes, so that other workers find some too
-  static constexpr uint32_t kImmediateRetriesMax = 1000;        // EINTR, and writes of nothing
-  static constexpr uint32_t kDelayedRetriesMax = 1000;          // EAGAIN, once per millisecond
+  static constexpr uint32_t kTakeMax = 32;                   // blocks taken from the queue at once
+  static constexpr uint64_t kTakeBytes = uint64_t{2} << 20;  // and their bytes, so that other workers find some too
+  static constexpr uint32_t kImmediateRetriesMax = 1000;     // EINTR, and writes of nothing
+  static constexpr uint32_t kDelayedRetriesMax = 1000;       // EAGAIN, once per millisecond
   static constexpr auto kRetryDelay = std::chrono::milliseconds(1);
   static constexpr uint32_t kNoSlot = UINT32_MAX;
 
@@ -42,8 +43,8 @@ class WorkerLoop {
     uint32_t staging_slot = kNoSlot;
     int32_t memory_slot = engine::kNotRegistered;
     engine::Path path = engine::Path::buffered;
-    std::byte* data = nullptr;     // of plan.io_begin
-    uint64_t position = 0;         // file offset up to which the kernel has answered
+    std::byte* data = nullptr;  // of plan.io_begin
+    uint64_t position = 0;      // file offset up to which the kernel has answered
     uint32_t immediate_retries = 0;
     uint32_t delayed_retries = 0;
   };
@@ -78,13 +79,13 @@ class WorkerLoop {
   const uint32_t depth_;
   MemorySlots memory_;
   os::Mapping staging_;
-  std::vector<uint32_t> free_staging_;   // a stack: the slot used last is warm, and registered already
+  std::vector<uint32_t> free_staging_;  // a stack: the slot used last is warm, and registered already
   std::vector<InFlight> table_;
   std::vector<uint32_t> free_entries_;
-  std::vector<uint32_t> ready_;          // to be submitted, in order
-  std::vector<uint32_t> delayed_;        // after EAGAIN
+  std::vector<uint32_t> ready_;    // to be submitted, in order
+  std::vector<uint32_t> delayed_;  // after EAGAIN
   Clock::time_point delayed_until_{};
-  std::vector<engine::Block> blocks_;    // scratch for submit
+  std::vector<engine::Block> blocks_;  // scratch for submit
   std::vector<engine::Completion> completions_;
   uint64_t in_flight_bytes_ = 0;
   uint32_t in_engine_ = 0;
