@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors over headrace's memory. Importing this module imports torch."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import TYPE_CHECKING, SupportsIndex
+
+import torch
+
+from ._core import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ._types import Pages
+
+__all__ = ["empty"]
+
+
+def empty(
+    *size: SupportsIndex | Sequence[int],
+    dtype: torch.dtype | None = None,
+    pages: Pages = "transparent",
+    lock: bool = True,
+) -> torch.Tensor:
+    """A CPU tensor of this size and dtype over a headrace.Buffer, freed when its last view dies.
+
+    ``size`` and ``dtype`` as in torch.empty: numbers or one sequence; torch's default dtype when none is
+    given. The values are zeros at first. ``pages`` and ``lock`` as in headrace.Buffer. Raises MemoryError when the
+    memory is not to be had.
+    """
+    given = size[0] if len(size) == 1 and not isinstance(size[0], SupportsIndex) else size
+    shape = tuple(index(n) for n in given)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a tensor cannot have the negative size {shape}")
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    count = math.prod(shape)
+    if count == 0:
+        return torch.empty(shape, dtype=kind, device="cpu")
+    buffer = Buffer(count * kind.itemsize, pages=pages, lock=lock)
+    return torch.from_dlpack(buffer).view(kind).view(shape)

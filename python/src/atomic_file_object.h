@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace.AtomicFile: what Handle.replace returns, a context manager over headrace::AtomicFile.
+// Needs the GIL; it is released around waits and system calls. One Python thread leaves the block; any may write.
+// Owns the temporary file and a share of the state of every write into it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include <headrace/atomic_file.h>
+#include <headrace/transfer.h>
+
+namespace headrace::python {
+
+namespace nb = nanobind;
+
+class AtomicFileObject {
+ public:
+  AtomicFileObject(AtomicFile file, nb::object path, uint64_t size_bytes);
+  ~AtomicFileObject();
+  AtomicFileObject(const AtomicFileObject&) = delete;
+  AtomicFileObject& operator=(const AtomicFileObject&) = delete;
+  AtomicFileObject(AtomicFileObject&& other) noexcept;
+
+  // Raises ClosedError after commit or discard, and in a forked child.
+  [[nodiscard]] const File& file() const;
+  [[nodiscard]] const nb::object& path() const noexcept { return path_; }
+  [[nodiscard]] uint64_t size_bytes() const noexcept { return size_bytes_; }
+  [[nodiscard]] std::string temporary_path() const;
+
+  // Raises ValueError for a range that leaves the file.
+  void check_range(uint64_t offset_bytes, uint64_t bytes) const;
+  void add_write(const Transfer& write) { writes_.push_back(write); }
+
+  // Waits for the writes, then makes the file appear. On any failure nothing is left behind.
+  void commit();
+  // Aborts the writes, waits for them, removes the temporary file. Does nothing after commit() or discard().
+  void discard();
+
+ private:
+  void throw_away() noexcept;
+
+  std::optional<AtomicFile> atomic_;
+  nb::object path_;
+  uint64_t size_bytes_;
+  uint32_t generation_;
+  std::vector<Transfer> writes_;
+};
+
+void bind_atomic_file(nb::module_& module);
+
+}  // namespace headrace::python

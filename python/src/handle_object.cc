@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// See handle_object.h: the life of a handle. Requests are in requests.cc.
+// Threads as handle_object.h says.
+// Owners as handle_object.h says.
+#include "handle_object.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "callback.h"
+#include "errors.h"
+#include "options.h"
+#include "requests.h"
+#include "route.h"
+
+namespace headrace::python {
+
+namespace {
+
+constexpr Nanoseconds kPatienceOnExit = std::chrono::seconds(30);  // as ~Handle
+
+// Handles of this process that were not destroyed. Guarded by the GIL.
+std::vector<HandleObject*>& living_handles() {
+  static auto* handles = new std::vector<HandleObject*>;  // never destroyed: objects may die after static destructors
+  return *handles;
+}
+
+[[noreturn]] void refuse_closed(const char* why) {
+  refuse(import_attribute("headrace._errors", "ClosedError").ptr(), why);
+}
+
+// True when the library has nothing unfinished any more.
+bool is_over(const Status& status) { return status.has_value() || status.error().code != ErrorCode::timed_out; }
+
+}  // namespace
+
+HandleObject::HandleObject(Handle handle) : handle_(std::move(handle)) { living_handles().push_back(this); }
+
+HandleObject::~HandleObject() {
+  std::erase(living_handles(), this);
+  if (generation_ == fork_generation() && !interpreter_is_leaving() && !given_up_) {
+    close_unheard(kPatienceOnExit);
+  }
+  if (generation_ != fork_generation() || given_up_) {
+    // Not destroyed: in a forked child its threads do not exist, and after a stuck device the memory must stay.
+    static_cast<void>(new Handle(std::move(handle_)));
+    return;
+  }
+  without_gil([&] { const Handle last = std::move(handle_); });
+}
+
+Handle& HandleObject::open_handle() {
+  if (generation_ != fork_generation()) {
+    refuse_closed("this handle belongs to the process that forked this one: make a new headrace.Handle here");
+  }
+  if (interpreter_is_leaving()) refuse_closed("the interpreter is exiting");
+  if (!handle_.is_open()) refuse_closed("this handle is closed");
+  return handle_;
+}
+
+void HandleObject::close(std::optional<double> timeout_s) {
+  const Deadline deadline(timeout_s);
+  if (generation_ != fork_generation() || interpreter_is_leaving()) return;
+  Status status;
+  if (!wait_in_slices(deadline, [&](Nanoseconds slice) { return is_over(status = handle_.close(slice)); })) {
+    refuse(PyExc_TimeoutError, "requests of this handle are not done yet: it takes no more, and their memory stays");
+  }
+  release_finished(*holds_);
+  if (!status) raise(status.error(), {});
+}
+
+void HandleObject::leave(nb::handle exception) {
+  if (exception.is_none()) return close(std::nullopt);
+  abort_reads(*holds_);
+  try {
+    close(std::nullopt);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // Ctrl-C during the wait comes before the exception in flight
+    import_attribute("headrace._errors", "add_note")(exception, error.value());
+  }
+}
+
+// Never raises: for destructors and the interpreter's exit.
+void HandleObject::close_unheard(Nanoseconds patience) noexcept {
+  const nb::error_scope keep_the_error_in_flight;
+  abort_reads(*holds_);
+  const Status status = without_gil([&] { return handle_.close(patience); });
+  if (is_over(status)) {
+    release_finished(*holds_);
+  } else {
+    given_up_ = true;
+  }
+  if (status) return;
+  try {
+    log_record(LogLevel::error,
+               decode_path("a handle went away with a failure that nobody collected: " + status.error().message()));
+  } catch (nb::python_error&) {
+    // No memory for the message.
+  }
+}
+
+void close_all_handles() {
+  const auto end = std::chrono::steady_clock::now() + kPatienceOnExit;
+  // By index, and looked up again each time: closing runs Python code of callbacks, which may drop or make handles.
+  std::vector<HandleObject*>& handles = living_handles();
+  for (size_t i = 0; i < handles.size(); ++i) {
+    HandleObject* handle = handles[i];
+    if (handle->generation_ != fork_generation() || handle->given_up_) continue;
+    const nb::object self = nb::find(handle);  // keeps it while the GIL is away
+    const auto left = std::chrono::duration_cast<Nanoseconds>(end - std::chrono::steady_clock::now());
+    handle->close_unheard(std::max(left, Nanoseconds{0}));
+  }
+}
+
+namespace {
+
+uint64_t positive_or_default(const char* name, std::optional<int64_t> value) {
+  if (value && *value <= 0) refuse(PyExc_ValueError, "%s must be positive, or None for the default", name);
+  return static_cast<uint64_t>(value.value_or(0));
+}
+
+uint32_t small_or_default(const char* name, std::optional<int64_t> value) {
+  const uint64_t wide = positive_or_default(name, value);
+  if (wide > UINT32_MAX) refuse(PyExc_ValueError, "%s is too large", name);
+  return static_cast<uint32_t>(wide);
+}
+
+void construct(HandleObject* self, const std::string& engine, std::optional<int64_t> workers,
+               std::optional<int64_t> block_bytes, std::optional<int64_t> queue_depth,
+               std::optional<int64_t> staging_bytes, std::optional<int64_t> requests_max, const std::string& when_full,
+               const std::string& direct, const std::string& registered, const std::string& staging_pages) {
+  if (interpreter_is_leaving()) refuse_closed("the interpreter is exiting");
+  HandleOptions options;
+  options.engine = parse_engine(engine);
+  options.workers = small_or_default("workers", workers);
+  options.block_bytes = positive_or_default("block_bytes", block_bytes);
+  options.queue_depth = small_or_default("queue_depth", queue_depth);
+  options.staging_bytes = positive_or_default("staging_bytes", staging_bytes);
+  if (requests_max) options.requests_max = small_or_default("requests_max", requests_max);
+  options.when_full = parse_when_full(when_full);
+  options.direct = parse_ladder("direct", direct);
+  options.registered = parse_ladder("registered", registered);
+  options.staging_pages = parse_pages(staging_pages);
+  auto handle = without_gil([&] { return Handle::create(options); });
+  if (!handle) raise(handle.error(), {});
+  new (self) HandleObject(*std::move(handle));
+}
+
+std::string describe(const HandleObject& self) {
+  if (!self.handle().is_open()) return "<headrace.Handle closed>";
+  const HandleFacts facts = self.handle().facts();
+  return "<headrace.Handle engine=" + std::string(engine_name(facts.engine)) +
+         " workers=" + std::to_string(facts.workers) + " block_bytes=" + std::to_string(facts.block_bytes) +
+         " queue_depth=" + std::to_string(facts.queue_depth) + ">";
+}
+
+constexpr const char* kHandleDoc = R"(Workers, staging memory and limits; accepts requests from any thread.
+
+engine         "auto" (uring, else aio, else posix), or one of "uring", "aio", "posix", "null" by
+               name: UnavailableError says why that one cannot work here.
+workers        I/O threads, 1 to 64. Default: one per processor, at most 4.
+block_bytes    The largest piece of one system call, a multiple of 4096. Default: 4 MiB.
+queue_depth    Blocks in flight per worker, 1 to 4096.
+staging_bytes  The upper bound of staging memory of the whole handle. Default: at most 256 MiB.
+requests_max   Unfinished requests, 65,536 by default. Beyond it a submission waits, or with
+               when_full="raise" raises LimitError.
+direct         Direct I/O: "auto", "never", or "required" (an error where it does not work).
+registered     Buffers registered with the ring: the same words.
+staging_pages  "transparent" huge pages, "reserved" ones of the hugetlb pool, or "small".
+
+Leaving a ``with`` block closes it. A handle that is dropped aborts its reads and finishes its
+writes, as the interpreter's exit does. In a forked child it raises ClosedError: make a new one
+there.)";
+
+void bind_life(nb::class_<HandleObject>& handle) {
+  handle
+      .def("__init__", &construct, nb::kw_only(), nb::arg("engine") = "auto", nb::arg("workers") = nb::none(),
+           nb::arg("block_bytes") = nb::none(), nb::arg("queue_depth") = nb::none(),
+           nb::arg("staging_bytes") = nb::none(), nb::arg("requests_max") = nb::none(), nb::arg("when_full") = "wait",
+           nb::arg("direct") = "auto", nb::arg("registered") = "auto", nb::arg("staging_pages") = "transparent",
+           nb::sig("def __init__(self, *, engine: headrace._types.Engine = 'auto', workers: int | None = None, "
+                   "block_bytes: int | None = None, queue_depth: int | None = None, staging_bytes: int | None = None, "
+                   "requests_max: int | None = None, when_full: typing.Literal['wait', 'raise'] = 'wait', "
+                   "direct: headrace._types.Ladder = 'auto', registered: headrace._types.Ladder = 'auto', "
+                   "staging_pages: headrace._types.Pages = 'transparent') -> None"))
+      .def("close", &HandleObject::close, nb::arg("timeout") = nb::none(),
+           nb::sig("def close(self, timeout: float | None = None) -> None"),
+           R"(Takes no more requests, waits for the unfinished ones, frees everything. Safe to call twice.
+
+Raises the first error of a write whose result nobody asked for, or TimeoutError when a device does
+not answer within ``timeout`` seconds: then what the kernel holds stays alive, and close() can be
+called again.)")
+      .def_prop_ro(
+          "closed", [](const HandleObject& self) { return !self.handle().is_open(); }, "True after close().")
+      .def(
+          "stats", [](HandleObject& self) { return stats_dict(self.handle().stats()); },
+          nb::sig("def stats(self) -> dict[str, typing.Any]"),
+          R"(Counts since the handle was made: requests, failed, bytes, unfinished_requests, errors_by_errno, and
+for "reads" and "writes" the same with blocks, bytes_by_route and latency_ns (percentiles from
+submission to done).)")
+      .def(
+          "facts", [](HandleObject& self) { return facts_dict(self.handle().facts()); },
+          nb::sig("def facts(self) -> dict[str, typing.Any]"),
+          "What the handle settled on: engine, engine_detail, workers, block_bytes, queue_depth, staging_bytes and so "
+          "on.")
+      .def(
+          "__enter__", [](nb::handle_t<HandleObject> self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Handle"))
+      .def(
+          "__exit__", [](HandleObject& self, nb::handle, nb::handle exception, nb::handle) { self.leave(exception); },
+          nb::arg("exc_type").none(), nb::arg("exc").none(), nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, "
+                  "traceback: types.TracebackType | None) -> None"),
+          R"(Closes the handle. When an exception is in flight, unfinished reads are aborted, and a failure of
+the closing is added to that exception as a note instead of raised.)")
+      .def("__repr__", &describe);
+}
+
+}  // namespace
+
+void bind_handle(nb::module_& module) {
+  nb::class_<HandleObject> handle(module, "Handle", kHandleDoc, nb::is_weak_referenceable());
+  bind_life(handle);
+  bind_requests(handle);
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// See options.h.
+// Needs the GIL.
+// Owns nothing.
+#include "options.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "errors.h"
+
+namespace headrace::python {
+
+namespace {
+
+template <class T, size_t N>
+T choose(const char* name, const std::string& word, const std::array<std::pair<std::string_view, T>, N>& words) {
+  std::string known;
+  for (const auto& [text, value] : words) {
+    if (word == text) return value;
+    known += (known.empty() ? "'" : ", '") + std::string(text) + "'";
+  }
+  refuse(PyExc_ValueError, "%s must be one of %s, not '%s'", name, known.c_str(), word.c_str());
+}
+
+template <class T, size_t N>
+using Words = std::array<std::pair<std::string_view, T>, N>;
+
+}  // namespace
+
+FileMode parse_file_mode(const std::string& word) {
+  return choose("mode", word,
+                Words<FileMode, 4>{{{"read", FileMode::read},
+                                    {"update", FileMode::update},
+                                    {"create", FileMode::create},
+                                    {"truncate", FileMode::truncate}}});
+}
+
+WriteMode parse_write_mode(const std::string& word) {
+  return choose("mode", word,
+                Words<WriteMode, 4>{{{"update", WriteMode::update},
+                                     {"create", WriteMode::create},
+                                     {"truncate", WriteMode::truncate},
+                                     {"replace", WriteMode::replace}}});
+}
+
+CopyMode parse_copy(const std::string& word) {
+  return choose(
+      "copy", word,
+      Words<CopyMode, 3>{{{"auto", CopyMode::automatic}, {"always", CopyMode::always}, {"never", CopyMode::never}}});
+}
+
+CacheMode parse_cache(const std::string& word) {
+  return choose(
+      "cache", word,
+      Words<CacheMode, 3>{{{"auto", CacheMode::automatic}, {"use", CacheMode::use}, {"bypass", CacheMode::bypass}}});
+}
+
+EngineKind parse_engine(const std::string& word) {
+  const auto kind = engine_from_name(word);
+  if (!kind) {
+    refuse(PyExc_ValueError, "engine must be one of 'auto', 'uring', 'aio', 'posix', 'null', not '%s'", word.c_str());
+  }
+  return *kind;
+}
+
+WhenFull parse_when_full(const std::string& word) {
+  return choose("when_full", word, Words<WhenFull, 2>{{{"wait", WhenFull::wait}, {"raise", WhenFull::fail}}});
+}
+
+Ladder parse_ladder(const char* name, const std::string& word) {
+  return choose(
+      name, word,
+      Words<Ladder, 3>{{{"auto", Ladder::automatic}, {"never", Ladder::never}, {"required", Ladder::required}}});
+}
+
+PageKind parse_pages(const std::string& word) {
+  return choose(
+      "pages", word,
+      Words<PageKind, 3>{
+          {{"transparent", PageKind::transparent}, {"reserved", PageKind::reserved}, {"small", PageKind::small}}});
+}
+
+Durability parse_durability(const std::optional<std::string>& word, Durability otherwise) {
+  if (!word) return otherwise;
+  return choose("durability", *word, Words<Durability, 2>{{{"none", Durability::none}, {"data", Durability::data}}});
+}
+
+int check_priority(int64_t priority) {
+  if (priority < kPriorityMin || priority > kPriorityMax) {
+    refuse(PyExc_ValueError, "priority must be in %d..%d, not %lld", kPriorityMin, kPriorityMax,
+           static_cast<long long>(priority));
+  }
+  return static_cast<int>(priority);
+}
+
+uint64_t check_offset(int64_t offset) {
+  if (offset < 0) refuse(PyExc_ValueError, "offset must not be negative, not %lld", static_cast<long long>(offset));
+  return static_cast<uint64_t>(offset);
+}
+
+}  // namespace headrace::python
