@@ -209,17 +209,9 @@ Result<std::vector<Transfer>> HandleState::read_many(std::span<const ReadItem> i
 Result<std::vector<Transfer>> HandleState::write_many(std::span<const WriteItem> items) {
   std::vector<Prepared> all;
   all.reserve(items.size());
-  std::unordered_map<OpenFile*, std::shared_ptr<SyncGroup>> groups;
   for (const WriteItem& item : items) {
     Result<Prepared> prepared = prepare_write(item);
     if (!prepared) return std::unexpected(std::move(prepared).error());
-    if (prepared->setup.sync) {
-      std::shared_ptr<SyncGroup>& group =
-          groups.try_emplace(prepared->setup.file.get(), prepared->setup.sync).first->second;
-      group->handle = shared_from_this();
-      group->unwritten.fetch_add(1, std::memory_order_relaxed);
-      prepared->setup.sync = group;
-    }
     all.push_back(*std::move(prepared));
   }
   return submit(std::move(all));
@@ -273,6 +265,7 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
       }
       for (Prepared& item : rest) {
         item.setup.handle = shared_from_this();
+        item.setup.sync.reset();
         const uint64_t length = item.setup.length_bytes;
         const auto state = std::make_shared<TransferState>(std::move(item.setup));
         state->fail_at(state->offset_bytes(), ErrorCode::closed, 0, name_of(state->direction()),
@@ -291,8 +284,16 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
 void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& transfers) {
   std::vector<std::shared_ptr<TransferState>> states;
   states.reserve(prepared.size());
+  // One datasync per file for what is started here, and no more: members that still wait for room among the unfinished
+  // requests would keep those written already from finishing, and so would never get any.
+  std::unordered_map<OpenFile*, std::shared_ptr<SyncGroup>> groups;
   for (Prepared& item : prepared) {
     item.setup.handle = shared_from_this();
+    if (item.setup.sync) {
+      item.setup.sync = groups.try_emplace(item.setup.file.get(), item.setup.sync).first->second;
+      item.setup.sync->handle = item.setup.handle;
+      item.setup.sync->unwritten.fetch_add(1, std::memory_order_relaxed);
+    }
     item.file = item.setup.file.get();
     item.empty = item.setup.length_bytes == 0;
     for (const std::shared_ptr<memory::BufferStorage>& buffer : item.setup.buffers)
@@ -307,9 +308,11 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
   std::iota(order.begin(), order.end(), 0U);
   const auto file_of = [&](uint32_t i) { return prepared[i].file; };
   if (prepared.size() > 1) {
-    std::ranges::stable_sort(order, [&](uint32_t a, uint32_t b) {
+    // Ties by place in the call. (stable_sort would do, but its libstdc++ of GCC 12 does not compile with clang 19.)
+    std::ranges::sort(order, [&](uint32_t a, uint32_t b) {
       if (file_of(a) != file_of(b)) return std::less<>{}(file_of(a), file_of(b));
-      return states[a]->offset_bytes() < states[b]->offset_bytes();
+      if (states[a]->offset_bytes() != states[b]->offset_bytes()) return states[a]->offset_bytes() < states[b]->offset_bytes();
+      return a < b;
     });
   }
   std::shared_ptr<Job> job;
