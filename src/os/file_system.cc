@@ -12,6 +12,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -244,9 +245,16 @@ bool FileSystem::names(const std::string& path, int descriptor) {
          named.st_ino == opened.st_ino;
 }
 
-FileSystem& real_file_system() {
-  static FileSystem* const system = new FileSystem;  // never destroyed: transfers may outlive main()
-  return *system;
+namespace {
+std::atomic<FileSystem*> other_file_system = nullptr;
 }
+
+FileSystem& file_system() noexcept {
+  static FileSystem* const real = new FileSystem;  // never destroyed: transfers may outlive main()
+  FileSystem* other = other_file_system.load(std::memory_order_acquire);
+  return other != nullptr ? *other : *real;
+}
+
+void replace_file_system(FileSystem* other) noexcept { other_file_system.store(other, std::memory_order_release); }
 
 }  // namespace headrace::os

@@ -57,6 +57,9 @@ class FileSystem {
   [[nodiscard]] virtual bool names(const std::string& path, int descriptor);
 };
 
-[[nodiscard]] FileSystem& real_file_system();
+// The one that files are opened through: the real one, unless a test has put another in its place.
+[[nodiscard]] FileSystem& file_system() noexcept;
+// For tests. Null: the real one again. What was opened before keeps the file system it came from, which must live on.
+void replace_file_system(FileSystem* other) noexcept;
 
 }  // namespace headrace::os

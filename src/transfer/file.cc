@@ -11,13 +11,13 @@
 namespace headrace {
 
 Result<File> File::open(const std::string& path, FileMode mode) {
-  Result<std::shared_ptr<transfer::OpenFile>> file = transfer::OpenFile::open(os::real_file_system(), path, mode);
+  Result<std::shared_ptr<transfer::OpenFile>> file = transfer::OpenFile::open(os::file_system(), path, mode);
   if (!file) return std::unexpected(std::move(file).error());
   return File(*std::move(file));
 }
 
 Result<File> File::from_descriptor(int descriptor) {
-  Result<std::shared_ptr<transfer::OpenFile>> file = transfer::OpenFile::duplicate(os::real_file_system(), descriptor);
+  Result<std::shared_ptr<transfer::OpenFile>> file = transfer::OpenFile::duplicate(os::file_system(), descriptor);
   if (!file) return std::unexpected(std::move(file).error());
   return File(*std::move(file));
 }
