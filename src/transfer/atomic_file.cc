@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "os/error.h"
+#include "os/process_id.h"
 #include "transfer/open_file.h"
 
 namespace headrace {
@@ -64,6 +65,14 @@ Result<std::string> follow_links(const std::string& path) {
     }
   }
   return std::unexpected(os::system_error("replace", path, ELOOP));
+}
+
+// The same name for as long as the file has it: the commit may come after a chdir.
+Result<std::string> absolute(std::string path, const std::string& as_given) {
+  if (path[0] == '/') return path;
+  char folder[PATH_MAX];
+  if (::getcwd(folder, sizeof folder) == nullptr) return std::unexpected(os::system_error("replace", as_given, errno));
+  return fmt::format("{}/{}", folder, path);
 }
 
 // The permission bits that the new file gets.
@@ -114,6 +123,12 @@ class AtomicFile::Impl {
                                    .operation = "commit",
                                    .path = path_,
                                    .detail = "committed or discarded before"});
+    if (process_ != os::process_id()) {
+      return std::unexpected(Error{.code = ErrorCode::closed,
+                                   .operation = "commit",
+                                   .path = path_,
+                                   .detail = "the new file belongs to the process that forked this one"});
+    }
     if (file_.internal()->has_failed_write()) {
       discard();
       return std::unexpected(Error{.code = ErrorCode::aborted,
@@ -135,7 +150,7 @@ class AtomicFile::Impl {
   }
 
   void discard() noexcept {
-    if (!pending_) return;
+    if (!pending_ || process_ != os::process_id()) return;  // a forked child's copy: its parent is still writing
     pending_ = false;
     (void)system_.unlink(temporary_);
   }
@@ -150,14 +165,16 @@ class AtomicFile::Impl {
   std::string temporary_;
   AtomicFileOptions options_;
   File file_;
+  const pid_t process_ = os::process_id();
   bool pending_ = true;  // the temporary name exists
 };
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileOptions& options) {
   if (path.empty() || path.find('\0') != std::string::npos)
     return std::unexpected(os::system_error("replace", path, path.empty() ? ENOENT : EINVAL));
-  os::FileSystem& system = os::real_file_system();
+  os::FileSystem& system = os::file_system();
   Result<std::string> target = follow_links(path);
+  if (target && !target->empty()) target = absolute(*std::move(target), path);
   if (!target) return std::unexpected(std::move(target).error());
   const size_t slash = target->rfind('/');
   if (slash == target->size() - 1) return std::unexpected(os::system_error("replace", path, EISDIR));
