@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdint>
@@ -17,16 +18,18 @@
 
 namespace headrace::os {
 
-// Returns when the word may differ from `expected`, when the time is over, or when a signal arrived: look again.
-inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
+// Returns when the word may differ from `expected`, when the time is over, or when a signal arrived: look again. True
+// when it was a signal.
+inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t expected,
                        std::optional<std::chrono::nanoseconds> timeout = std::nullopt) noexcept {
   timespec limit = {};
   if (timeout) {
     const int64_t ns = timeout->count() < 0 ? 0 : timeout->count();
     limit = {.tv_sec = static_cast<time_t>(ns / 1'000'000'000), .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
   }
-  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, timeout ? &limit : nullptr,
-            nullptr, 0);
+  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected,
+                   timeout ? &limit : nullptr, nullptr, 0) != 0 &&
+         errno == EINTR;
 }
 
 inline void futex_wake_all(std::atomic<uint32_t>& word) noexcept {

@@ -28,12 +28,11 @@ OpenFile::OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode)
     : system_(system), opened_(std::move(opened)), mode_(mode) {}
 
 OpenFile::~OpenFile() {
-  if (!opened_.created || !write_failed_.load(std::memory_order_relaxed)) return;
-  const uint64_t end = written_end_bytes_.load(std::memory_order_relaxed);
-  if (end == 0 || mode_ == FileMode::create) {
-    if (system_.names(path(), descriptor())) (void)system_.unlink(path());
-    return;
-  }
+  if (!opened_.created || !write_failed_.load(std::memory_order_relaxed) || process_ != os::process_id()) return;
+  const bool nothing_whole = mode_ == FileMode::create && !request_written_.load(std::memory_order_relaxed);
+  const uint64_t end = nothing_whole ? 0 : written_end_bytes_.load(std::memory_order_relaxed);
+  // A file that goes by another name now (a rename, or a relative path after chdir) is cut only.
+  if (end == 0 && system_.names(path(), descriptor()) && system_.unlink(path())) return;
   const Result<uint64_t> size = system_.size_bytes(descriptor(), path());
   if (size && *size > end) (void)system_.truncate(descriptor(), end, path());
 }
@@ -75,7 +74,8 @@ void OpenFile::refuse_direct(std::string why) {
   if (direct_.exchange(Direct::refused, std::memory_order_acq_rel) != Direct::refused) refusal_ = std::move(why);
 }
 
-void OpenFile::write_succeeded(uint64_t end_bytes) noexcept {
+void OpenFile::wrote(uint64_t end_bytes, Written written) noexcept {
+  if (written == Written::whole_request) request_written_.store(true, std::memory_order_relaxed);
   uint64_t seen = written_end_bytes_.load(std::memory_order_relaxed);
   while (seen < end_bytes && !written_end_bytes_.compare_exchange_weak(seen, end_bytes, std::memory_order_relaxed)) {
   }

@@ -13,6 +13,7 @@
 #include <headrace/file.h>
 
 #include "os/file_system.h"
+#include "os/process_id.h"
 
 namespace headrace::transfer {
 
@@ -23,8 +24,8 @@ class OpenFile {
   [[nodiscard]] static Result<std::shared_ptr<OpenFile>> duplicate(os::FileSystem& system, int descriptor);
 
   OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode) noexcept;
-  // When this object created the file and a write failed: removes the file if nothing was written well, else cuts it to
-  // the end of what was.
+  // When this object created the file and a write failed: removes the file if nothing was written well (mode `create`:
+  // if no request was), else cuts it to the end of what was. Never in a child made by fork: the file is its parent's.
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -51,7 +52,8 @@ class OpenFile {
   [[nodiscard]] uint32_t granule_bytes() const noexcept { return granule_bytes_; }
   [[nodiscard]] os::DirectAlignment alignment() const noexcept { return alignment_; }
 
-  void write_succeeded(uint64_t end_bytes) noexcept;
+  enum class Written : uint8_t { prefix_of_request, whole_request };
+  void wrote(uint64_t end_bytes, Written written) noexcept;
   void write_failed() noexcept { write_failed_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool has_failed_write() const noexcept { return write_failed_.load(std::memory_order_relaxed); }
 
@@ -63,6 +65,7 @@ class OpenFile {
   os::FileSystem& system_;
   os::OpenedFile opened_;
   FileMode mode_;
+  const pid_t process_ = os::process_id();
   mutable std::mutex mutex_;
   std::atomic<Direct> direct_ = Direct::untried;  // written under mutex_; what it publishes is read after acquire
   os::Fd direct_descriptor_;
@@ -71,6 +74,7 @@ class OpenFile {
   std::string refusal_;  // guarded by mutex_
   std::atomic<bool> direct_worked_ = false;
   std::atomic<bool> write_failed_ = false;
+  std::atomic<bool> request_written_ = false;  // some request as a whole
   std::atomic<uint64_t> written_end_bytes_ = 0;  // highest end of what was written without a gap in its request
 };
 

@@ -100,7 +100,7 @@ size_t wait(std::span<const Transfer> transfers, WaitFor condition, Transfer::Na
       left = *deadline - Clock::now();
       if (left->count() <= 0) break;
     }
-    os::futex_wait(observer->changes, changes, left);
+    (void)os::futex_wait(observer->changes, changes, left);
   }
   if (done < transfers.size()) {
     for (const Transfer& transfer : transfers) {

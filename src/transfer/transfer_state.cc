@@ -131,10 +131,15 @@ void TransferState::finish() {
     route_.staged_bytes = staged_bytes_.load(std::memory_order_relaxed);
     route_.registered_bytes = registered_bytes_.load(std::memory_order_relaxed);
     route_.pages = setup_.pages;
-    if ((reasons_.load(std::memory_order_relaxed) & kReasonDirectRefused) != 0)
-      route_.why = "buffered: " + setup_.file->direct_refusal();
+    if ((reasons_.load(std::memory_order_relaxed) & kReasonDirectRefused) != 0) {
+      const std::string refusal = setup_.file->direct_refusal();  // empty when only some block was refused
+      route_.why = "buffered: " + (refusal.empty() ? "O_DIRECT was refused for part of this range" : refusal);
+    }
     if (setup_.direction == plan::Direction::write) {
-      if (moved != 0) setup_.file->write_succeeded(setup_.offset_bytes + moved);
+      if (moved != 0) {
+        setup_.file->wrote(setup_.offset_bytes + moved,
+                           failed ? OpenFile::Written::prefix_of_request : OpenFile::Written::whole_request);
+      }
       if (failed && !cancelled()) setup_.file->write_failed();
     }
     handle->count_finished({.direction = setup_.direction,
@@ -192,8 +197,8 @@ bool TransferState::wait(std::optional<Clock::time_point> deadline, bool interru
     }
     const uint32_t phase = phase_.fetch_or(kWaitedFor, std::memory_order_acq_rel) | kWaitedFor;
     if ((phase & kDone) != 0) return true;
-    os::futex_wait(phase_, phase, timeout);
-    if (interruptible) return done();
+    const bool interrupted = os::futex_wait(phase_, phase, timeout);
+    if (interrupted && interruptible) return done();
   }
 }
 
