@@ -149,8 +149,12 @@ QueuedBlock RequestQueue::cut(Job& job) const {
   const uint64_t position = std::max(job.position, part.begin);
   if (job.run_end <= position) {
     job.run_end = part.end;
-    for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped; ++i)
+    // Memory that must not be copied ends a run, lest it be staged together with a neighbour's.
+    const auto never_copied = [](const Part& one) { return one.straight == plan::Straight::always; };
+    for (size_t i = job.part + 1; i < job.parts.size() && !job.parts[i].dropped; ++i) {
+      if (never_copied(job.parts[i]) != never_copied(part)) break;
       job.run_end = job.parts[i].end;
+    }
   }
   // Parts whose memory follows on, of one kind, are one region to the kernel.
   uint64_t region_end = part.end;

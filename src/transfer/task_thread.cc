@@ -67,7 +67,7 @@ void TaskThread::run() {
     task = nullptr;  // what it captured dies here, outside the lock
     lock.lock();
     ++finished_;
-    if (tasks_.empty()) changed_.notify_all();
+    changed_.notify_all();  // flush() may be waiting for this very task, with more behind it
   }
 }
 

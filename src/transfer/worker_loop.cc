@@ -385,11 +385,15 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
     one->priority = job.priority;
     one->file = job.file;
     one->direct_wanted = job.direct_wanted;
-    one->parts.push_back(part);
-    one->parts[0].begin = piece.begin;
-    one->parts[0].end = piece.end;
-    one->parts[0].data = piece.data;
-    one->parts[0].dropped = false;
+    // Field by field: `dropped` is the queue's, and another thread may be writing it.
+    one->parts.push_back({.owner = part.owner,
+                          .begin = piece.begin,
+                          .end = piece.end,
+                          .data = piece.data,
+                          .straight = part.straight,
+                          .buffer_id = part.buffer_id,
+                          .buffer_data = part.buffer_data,
+                          .buffer_bytes = part.buffer_bytes});
     one->position = piece.begin;
     alone.push_back(std::move(one));
   }
