@@ -152,6 +152,8 @@ Status HandleState::close(std::optional<Clock::time_point> deadline) {
                                                          unfinished_)});
     }
   }
+  while (const uint32_t finishing = finishing_.load(std::memory_order_acquire))
+    finishing_.wait(finishing);
   {
     const std::lock_guard lock(close_mutex_);
     for (const std::unique_ptr<Worker>& worker : workers_)
@@ -234,10 +236,16 @@ void HandleState::remember_failed_write(const std::shared_ptr<TransferState>& st
   if (failed_writes_.size() < kFailedWritesMax) failed_writes_.push_back(state);
 }
 
-void HandleState::request_done() noexcept {
+void HandleState::free_place() noexcept {
+  finishing_.fetch_add(1, std::memory_order_relaxed);  // close() sees it: mutex_ follows
   const std::lock_guard lock(mutex_);
   --unfinished_;
   if (waiters_ != 0) changed_.notify_all();
+}
+
+void HandleState::request_done() noexcept {
+  finishing_.fetch_sub(1, std::memory_order_release);
+  finishing_.notify_all();
 }
 
 void HandleState::notice(Notice kind, const std::string& text) {

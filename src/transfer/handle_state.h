@@ -78,8 +78,11 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   static void sync(const std::shared_ptr<SyncGroup>& group);
   void count_finished(const Finished& finished) noexcept;
   void remember_failed_write(const std::shared_ptr<TransferState>& state);
+  // Around the moment when a request becomes done: its place is free before anybody can see it done, so that whoever
+  // waited for it may submit another; and close() ends after it.
+  void free_place() noexcept;
   void request_done() noexcept;
-  enum class Notice : uint32_t { direct_refused_at_open = 1, direct_refused_at_transfer = 2, registration_refused = 4 };
+  enum class Notice : uint32_t { direct_refused = 1, registration_refused = 2 };
   // Once per handle and kind.
   void notice(Notice kind, const std::string& text);
   void buffer_gone(uint64_t buffer_id) noexcept override;
@@ -111,6 +114,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   std::vector<std::unique_ptr<Worker>> workers_;  // fixed once create() is over; stopped and joined by close()
   std::atomic<bool> closing_ = false;
   std::atomic<uint32_t> noticed_ = 0;
+  std::atomic<uint32_t> finishing_ = 0;  // requests between free_place() and request_done()
 
   std::mutex close_mutex_;  // one close() at a time stops and joins
   mutable std::mutex mutex_;

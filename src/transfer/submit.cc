@@ -117,7 +117,7 @@ Status HandleState::choose_path(Prepared& prepared, CacheMode cache) {
     const std::string why = file.direct_refusal();
     if (options_.direct == Ladder::required)
       return std::unexpected(refused(setup, ErrorCode::unavailable, EOPNOTSUPP, "direct=required, but " + why));
-    notice(Notice::direct_refused_at_open, fmt::format("'{}' goes through the page cache: {}", file.path(), why));
+    notice(Notice::direct_refused, fmt::format("'{}' goes through the page cache: {}", file.path(), why));
     return buffered(kReasonDirectRefused);
   }
   const uint64_t granule = file.granule_bytes();
@@ -311,7 +311,8 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
     // Ties by place in the call. (stable_sort would do, but its libstdc++ of GCC 12 does not compile with clang 19.)
     std::ranges::sort(order, [&](uint32_t a, uint32_t b) {
       if (file_of(a) != file_of(b)) return std::less<>{}(file_of(a), file_of(b));
-      if (states[a]->offset_bytes() != states[b]->offset_bytes()) return states[a]->offset_bytes() < states[b]->offset_bytes();
+      if (states[a]->offset_bytes() != states[b]->offset_bytes())
+        return states[a]->offset_bytes() < states[b]->offset_bytes();
       return a < b;
     });
   }

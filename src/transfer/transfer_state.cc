@@ -161,6 +161,7 @@ void TransferState::finish() {
   setup_.buffers.clear();
   setup_.sync.reset();
   if (failed && setup_.direction == plan::Direction::write && !cancelled()) handle->remember_failed_write(self);
+  handle->free_place();
   {
     const std::lock_guard lock(mutex_);
     callbacks = std::move(callbacks_);

@@ -305,7 +305,7 @@ bool WorkerLoop::fall_back(uint32_t index, int errno_value) {
     if (!file.has_direct_worked()) {
       file.refuse_direct(fmt::format("O_DIRECT was refused at the first transfer ({})", errno_name(errno_value)));
       handle_.notice(
-          HandleState::Notice::direct_refused_at_transfer,
+          HandleState::Notice::direct_refused,
           fmt::format("direct I/O on '{}' was refused at the first transfer ({}); going on through the page cache",
                       file.path(), errno_name(errno_value)));
     }
