@@ -47,7 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   test.geometry.block_bytes = test.geometry.granule_bytes * (input.take(1) + 1);
   test.geometry.staged_block_bytes = test.geometry.granule_bytes * (input.take(1) + 1);
   test.begin = input.take(6);
-  const uint64_t bytes_max = 1024 * (test.geometry.block_bytes < test.geometry.staged_block_bytes ? test.geometry.block_bytes : test.geometry.staged_block_bytes);
+  const uint64_t bytes_max =
+      1024 * (test.geometry.block_bytes < test.geometry.staged_block_bytes ? test.geometry.block_bytes
+                                                                           : test.geometry.staged_block_bytes);
   do {
     PlanCase::Piece piece;
     piece.address = input.take(6);

@@ -40,7 +40,8 @@ inline uint64_t plan_blocks_max(const PlanCase& plan, uint64_t bytes) {
 inline std::optional<std::string> plan_fault(const PlanCase& test) {
   const plan::Geometry& geometry = test.geometry;
   uint64_t end = test.begin;
-  for (const PlanCase::Piece& region : test.regions) end += region.bytes;
+  for (const PlanCase::Piece& region : test.regions)
+    end += region.bytes;
   const uint64_t blocks_max = plan_blocks_max(test, end - test.begin);
 
   uint64_t position = test.begin;
@@ -48,12 +49,13 @@ inline std::optional<std::string> plan_fault(const PlanCase& test) {
   size_t region = 0;
   uint64_t blocks = 0;
   while (position < end) {
-    while (position >= region_begin + test.regions[region].bytes) region_begin += test.regions[region++].bytes;
+    while (position >= region_begin + test.regions[region].bytes)
+      region_begin += test.regions[region++].bytes;
     const uint64_t region_end = region_begin + test.regions[region].bytes;
     const uint64_t address = test.regions[region].address + (position - region_begin);
-    const plan::PlannedBlock block = plan::next_block(
-        geometry, test.direction, test.straight,
-        {.position = position, .end = end, .region_end = region_end, .address = address});
+    const plan::PlannedBlock block =
+        plan::next_block(geometry, test.direction, test.straight,
+                         {.position = position, .end = end, .region_end = region_end, .address = address});
     const auto fault = [&](const char* what) {
       return fmt::format("{}: block [{}, {}) io [{}, {}) {} {}, run [{}, {}), region ends at {}, address {:#x}", what,
                          block.begin, block.end, block.io_begin, block.io_end, block.direct ? "direct" : "buffered",
@@ -79,14 +81,16 @@ inline std::optional<std::string> plan_fault(const PlanCase& test) {
     } else {
       if (block.end > region_end) return fault("goes straight past the end of its region");
       if (block.end - block.begin > geometry.block_bytes) return fault("is larger than a block");
-      if (block.direct && address % geometry.memory_align_bytes != 0) return fault("is direct from a misaligned address");
+      if (block.direct && address % geometry.memory_align_bytes != 0)
+        return fault("is direct from a misaligned address");
       if (test.straight == plan::Straight::never) return fault("goes straight although it was to be staged");
       if (test.straight == plan::Straight::if_buffered && block.direct) return fault("goes direct from small pages");
     }
     // Nothing that could go direct may go buffered: a whole granule of a write, any byte of a read.
     if (geometry.direct && !block.direct && test.straight != plan::Straight::always) {
       if (test.direction == plan::Direction::read) return fault("is a buffered read");
-      if (block.end - block.begin >= geometry.granule_bytes) return fault("is buffered although it holds a whole granule");
+      if (block.end - block.begin >= geometry.granule_bytes)
+        return fault("is buffered although it holds a whole granule");
     }
     position = block.end;
     if (++blocks > blocks_max) return fault("is one too many");
