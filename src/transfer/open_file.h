@@ -74,7 +74,7 @@ class OpenFile {
   std::string refusal_;  // guarded by mutex_
   std::atomic<bool> direct_worked_ = false;
   std::atomic<bool> write_failed_ = false;
-  std::atomic<bool> request_written_ = false;  // some request as a whole
+  std::atomic<bool> request_written_ = false;    // some request as a whole
   std::atomic<uint64_t> written_end_bytes_ = 0;  // highest end of what was written without a gap in its request
 };
 
