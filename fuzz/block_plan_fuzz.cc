@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes are read as a geometry and a run of regions; every block of the plan must obey the oracle.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -42,8 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   test.geometry.direct = (shape & 1) != 0;
   test.direction = (shape & 2) != 0 ? headrace::plan::Direction::write : headrace::plan::Direction::read;
   test.straight = static_cast<headrace::plan::Straight>(shape >> 2 & 3);
-  test.geometry.memory_align_bytes = 1U << (shape >> 4 & 15);
   test.geometry.granule_bytes = 512U << (shape >> 8 & 15);
+  // A granule is never below the alignment of memory.
+  test.geometry.memory_align_bytes = std::min(1U << (shape >> 4 & 15), test.geometry.granule_bytes);
   test.geometry.block_bytes = test.geometry.granule_bytes * (input.take(1) + 1);
   test.geometry.staged_block_bytes = test.geometry.granule_bytes * (input.take(1) + 1);
   test.begin = input.take(6);

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// Life of requests and handles on a simulated disk: cancel, abort, limits, durability, stuck devices, closing.
+#include "transfer/handle_state.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/sim_world.h"
+
+namespace headrace::transfer {
+namespace {
+
+using namespace headrace::test;
+using engine::Operation;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+ReadRequest into(std::vector<std::byte>& target, uint64_t offset = 0) {
+  return {.offset_bytes = offset, .target = {target.data(), target.size(), {}}};
+}
+WriteRequest from(const std::vector<std::byte>& source, uint64_t offset = 0, Durability durability = Durability::none) {
+  return {.offset_bytes = offset, .source = {source.data(), source.size(), {}}, .durability = durability};
+}
+
+// --- options ---
+
+TEST(HandleState, OptionsOutOfRangeAreRefusedByName) {
+  SimDisk disk;
+  const std::array candidates = {EngineCandidate{.kind = EngineKind::posix, .factory = disk.factory()}};
+  const auto refusal = [&](const HandleOptions& options) {
+    const auto made = HandleState::create(options, candidates);
+    if (made) (*made)->close(std::nullopt).value();
+    return made ? std::string() : made.error().detail;
+  };
+  EXPECT_NE(refusal({.workers = 65}).find("workers"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 1, .block_bytes = 4095}).find("block_bytes"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 1, .block_bytes = 4097}).find("block_bytes"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 1, .block_bytes = (1 << 30) + 4096}).find("block_bytes"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 1, .queue_depth = 4097}).find("queue_depth"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 2, .staging_bytes = 4096}).find("staging_bytes"), std::string::npos);
+  EXPECT_NE(refusal({.workers = 1, .requests_max = 0}).find("requests_max"), std::string::npos);
+  EXPECT_EQ(refusal({.workers = 2, .staging_bytes = 8192}), "");
+}
+
+TEST(HandleState, TheNextEngineIsTakenAndTheFactsSayWhy) {
+  Records records;
+  SimDisk disk;
+  const engine::EngineFactory refusing = [](const engine::EngineOptions&) -> Result<std::unique_ptr<engine::Engine>> {
+    return std::unexpected(Error{.errno_value = EPERM, .operation = "io_uring_setup", .detail = "not here"});
+  };
+  const std::array candidates = {EngineCandidate{.kind = EngineKind::uring, .factory = refusing},
+                                 EngineCandidate{.kind = EngineKind::posix, .factory = disk.factory()}};
+  const auto state = HandleState::create({.workers = 2}, candidates);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ((*state)->facts().engine, EngineKind::posix);
+  EXPECT_NE((*state)->facts().engine_detail.find("EPERM"), std::string::npos) << (*state)->facts().engine_detail;
+  EXPECT_EQ(records.take().size(), 1u);
+  EXPECT_TRUE((*state)->close(std::nullopt).has_value());
+  const auto none = HandleState::create({.workers = 2}, std::span(candidates).first(1));
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().errno_value, EPERM);
+}
+
+TEST(HandleState, FewerWorkersThanAskedForStillMoveEverything) {
+  Records records;
+  SimDisk disk;
+  const auto left = std::make_shared<std::atomic<int>>(2);
+  const engine::EngineFactory factory =
+      [left, make = disk.factory()](const engine::EngineOptions& options) -> Result<std::unique_ptr<engine::Engine>> {
+    if (left->fetch_sub(1) <= 0) return std::unexpected(Error{.errno_value = EAGAIN, .operation = "io_setup"});
+    return make(options);
+  };
+  const std::array candidates = {EngineCandidate{.kind = EngineKind::aio, .factory = factory}};
+  const auto state = HandleState::create({.workers = 4}, candidates);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ((*state)->facts().workers, 2u);
+  EXPECT_EQ(records.take().size(), 1u);
+  Handle handle(*state);
+  SimFileSystem system(disk);
+  system.put("/f", pattern(kMiB));
+  std::vector<std::byte> target(kMiB);
+  EXPECT_EQ(handle.read(open_sim(system, "/f", FileMode::read), into(target))->result().value(), kMiB);
+}
+
+// --- what is refused at once ---
+
+TEST(HandleState, RequestsThatMakeNoSenseAreRefusedAndStartNothing) {
+  World world;
+  world.system.put("/f", pattern(kMiB));
+  const File reading = open_sim(world.system, "/f", FileMode::read);
+  const File writing = open_sim(world.system, "/f", FileMode::update);
+  std::vector<std::byte> bytes(100);
+  const auto code = [](const Result<Transfer>& result) { return result ? ErrorCode::cancelled : result.error().code; };
+  EXPECT_EQ(code(world.handle.write(reading, from(bytes))), ErrorCode::system);
+  EXPECT_EQ(world.handle.write(reading, from(bytes)).error().errno_value, EBADF);
+  EXPECT_EQ(code(world.handle.read(File(), into(bytes))), ErrorCode::closed);
+  EXPECT_EQ(code(world.handle.read(writing, {.target = {nullptr, 10, {}}})), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(world.handle.read(writing, {.target = {bytes.data(), 100, {DeviceKind::cuda, 0}}})),
+            ErrorCode::unavailable);
+  EXPECT_EQ(code(world.handle.read(writing, into(bytes, UINT64_MAX))), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(world.handle.read(writing, into(bytes, INT64_MAX - 50))), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(world.handle.read(writing, {.target = {bytes.data(), 100, {}}, .priority = 128})),
+            ErrorCode::invalid_argument);
+  // All items are checked before any is started.
+  const std::array items = {ReadItem{.file = reading, .request = into(bytes)},
+                            ReadItem{.file = File(), .request = into(bytes)}};
+  EXPECT_FALSE(world.handle.read_many(items).has_value());
+  EXPECT_EQ(world.disk.taken().size(), 0u);
+  EXPECT_EQ(world.handle.stats().unfinished_requests, 0u);
+}
+
+TEST(HandleState, NothingIsMovedForZeroBytes) {
+  World world;
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  EXPECT_EQ(world.handle.read(file, {})->result().value(), 0u);
+  EXPECT_EQ(world.handle.read(file, {.offset_bytes = 1 << 30})->result().value(), 0u);
+  EXPECT_EQ(world.handle.write(file, {})->result().value(), 0u);
+  EXPECT_TRUE(world.handle.read_many({})->empty());
+  EXPECT_TRUE(world.handle.write_many({})->empty());
+  EXPECT_EQ(world.disk.taken().size(), 0u);
+  EXPECT_EQ(world.system.bytes_of("/f").size(), 0u);
+}
+
+TEST(HandleState, ZeroBytesMadeDurableAreSynced) {
+  World world;
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  EXPECT_EQ(world.handle.write(file, {.durability = Durability::data})->result().value(), 0u);
+  ASSERT_EQ(world.disk.taken().size(), 1u);
+  EXPECT_EQ(world.disk.taken()[0].block.operation, Operation::datasync);
+}
+
+// --- cancel and abort ---
+
+TEST(HandleState, CancelWorksOnlyBeforeAnythingWasSent) {
+  World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 1});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> a(100'000);
+  std::vector<std::byte> b(100'000);
+  world.disk.hold();
+  Transfer first = *world.handle.read(file, into(a));
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  Transfer second = *world.handle.read(file, into(b));
+  EXPECT_TRUE(first.running());
+  EXPECT_FALSE(second.running());
+  EXPECT_FALSE(first.cancel());
+  EXPECT_TRUE(second.cancel());
+  EXPECT_TRUE(second.done());
+  EXPECT_TRUE(second.cancelled());
+  EXPECT_TRUE(second.cancel()) << "again";
+  EXPECT_EQ(second.result().error().code, ErrorCode::cancelled);
+  EXPECT_EQ(second.result().error().path, "/f");
+  world.disk.release();
+  EXPECT_EQ(first.result().value(), a.size());
+  EXPECT_FALSE(first.cancelled());
+  EXPECT_FALSE(first.cancel()) << "done";
+  EXPECT_EQ(std::count(b.begin(), b.end(), std::byte{0}), 100'000);
+}
+
+TEST(HandleState, AbortStopsTheBlocksNotYetSent) {
+  World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 2});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(kMiB);
+  world.disk.hold();
+  Transfer transfer = *world.handle.read(file, into(target));
+  ASSERT_TRUE(world.disk.wait_for_taken(2));
+  transfer.abort();
+  transfer.abort();
+  EXPECT_FALSE(transfer.done()) << "the kernel still holds two blocks";
+  world.disk.release();
+  const Result<uint64_t> result = transfer.result();
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::aborted);
+  EXPECT_EQ(result.error().transferred_bytes, 8192u);
+  EXPECT_TRUE(holds_pattern(target.data(), 8192, 0));
+  EXPECT_EQ(world.disk.taken().size(), 2u);
+}
+
+TEST(HandleState, AbortOfOneNeighbourSparesTheOthers) {
+  World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 1});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(30 << 10);
+  std::vector<ReadItem> items;
+  for (uint64_t i = 0; i < 30; ++i)
+    items.push_back(
+        {.file = file, .request = {.offset_bytes = i << 10, .target = {target.data() + (i << 10), 1024, {}}}});
+  world.disk.hold();
+  std::vector<Transfer> transfers = *world.handle.read_many(items);
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  EXPECT_TRUE(transfers[10].cancel());
+  transfers[20].abort();
+  EXPECT_TRUE(transfers[20].done());
+  world.disk.release();
+  for (uint64_t i = 0; i < 30; ++i) {
+    const bool stopped = i == 10 || i == 20;
+    EXPECT_EQ(transfers[i].result().has_value(), !stopped) << i;
+    EXPECT_EQ(holds_pattern(target.data() + (i << 10), 1024, i << 10), !stopped) << i;
+  }
+}
+
+TEST(HandleState, AnAbortedWriteIsNotHeldAgainstTheClose) {
+  World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 1});
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  const std::vector<std::byte> source(100'000);
+  world.disk.hold();
+  Transfer transfer = *world.handle.write(file, from(source));
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  transfer.abort();
+  world.disk.release();
+  EXPECT_TRUE(world.handle.close().has_value());
+}
+
+// --- limits ---
+
+TEST(HandleState, BeyondRequestsMaxASubmissionFailsWhenTold) {
+  World world({}, {.workers = 1, .requests_max = 2, .when_full = WhenFull::fail});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(4096);
+  world.disk.hold();
+  const Transfer a = *world.handle.read(file, into(target));
+  const Transfer b = *world.handle.read(file, into(target));
+  const Result<Transfer> c = world.handle.read(file, into(target));
+  ASSERT_FALSE(c.has_value());
+  EXPECT_EQ(c.error().code, ErrorCode::limit_reached);
+  world.disk.release();
+  EXPECT_TRUE(a.result().has_value());
+  EXPECT_TRUE(b.result().has_value());
+}
+
+TEST(HandleState, WhoeverHasAResultMaySubmitAnother) {
+  World world({}, {.workers = 2, .requests_max = 1, .when_full = WhenFull::fail});
+  world.system.put("/f", pattern(4096));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(4096);
+  for (int i = 0; i < 5'000; ++i) {
+    const Result<Transfer> transfer = world.handle.read(file, into(target));
+    ASSERT_TRUE(transfer.has_value()) << "round " << i << ": " << transfer.error().message();
+    ASSERT_TRUE(transfer->result().has_value());
+  }
+}
+
+TEST(HandleState, BeyondRequestsMaxASubmissionWaits) {
+  World world({}, {.workers = 1, .requests_max = 3});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(100 * 512);
+  std::vector<ReadItem> items;
+  for (uint64_t i = 0; i < 100; ++i)
+    items.push_back(
+        {.file = file, .request = {.offset_bytes = i * 1000, .target = {target.data() + i * 512, 512, {}}}});
+  const std::vector<Transfer> transfers = *world.handle.read_many(items);
+  for (uint64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(transfers[i].result().value(), 512u);
+    EXPECT_TRUE(holds_pattern(target.data() + i * 512, 512, i * 1000));
+  }
+}
+
+TEST(HandleState, MoreDurableWritesOfOneCallThanRequestsMaxAllFinish) {
+  World world({}, {.workers = 1, .requests_max = 3});
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  const std::vector<std::byte> source = pattern(10'000);
+  std::vector<WriteItem> items;
+  for (uint64_t i = 0; i < 10; ++i)
+    items.push_back({.file = file,
+                     .request = {.offset_bytes = i * 1000,
+                                 .source = {source.data() + i * 1000, 1000, {}},
+                                 .durability = Durability::data}});
+  std::vector<Transfer> transfers;
+  std::thread submitter([&] { transfers = *world.handle.write_many(items); });
+  submitter.join();
+  for (const Transfer& transfer : transfers)
+    EXPECT_EQ(transfer.result().value(), 1000u);
+  EXPECT_EQ(world.system.bytes_of("/f"), source);
+}
+
+TEST(HandleState, ASubmissionThatWaitsForRoomGivesUpWhenTheHandleCloses) {
+  World world({}, {.workers = 1, .requests_max = 2});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(4096);
+  std::vector<ReadItem> items(6, {.file = file, .request = into(target)});
+  world.disk.hold();
+  std::vector<Transfer> transfers;
+  std::thread submitter([&] { transfers = *world.handle.read_many(items); });
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  EXPECT_EQ(world.handle.close(milliseconds(0)).error().code, ErrorCode::timed_out);
+  submitter.join();
+  world.disk.release();
+  EXPECT_TRUE(world.handle.close().has_value());
+  ASSERT_EQ(transfers.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    ASSERT_TRUE(transfers[i].done());
+    const Result<uint64_t> result = transfers[i].result();
+    EXPECT_TRUE(result.has_value() || result.error().code == ErrorCode::closed) << i;
+    EXPECT_EQ(result.has_value(), i < 2) << i;
+  }
+}
+
+// --- durability ---
+
+TEST(HandleState, DurableWritesOfOneCallShareOneDatasyncAfterTheLast) {
+  World world({.seed = 5}, {.workers = 3, .block_bytes = 4096});
+  const File a = open_sim(world.system, "/a", FileMode::update);
+  const File b = open_sim(world.system, "/b", FileMode::update);
+  const std::vector<std::byte> source(20'000);
+  std::vector<WriteItem> items;
+  for (int i = 0; i < 4; ++i) {
+    items.push_back({.file = a, .request = from(source, static_cast<uint64_t>(i) * 30'000, Durability::data)});
+    items.push_back({.file = b, .request = from(source, static_cast<uint64_t>(i) * 30'000, Durability::data)});
+  }
+  const std::vector<Transfer> transfers = *world.handle.write_many(items);
+  for (const Transfer& transfer : transfers)
+    EXPECT_EQ(transfer.result().value(), 20'000u);
+  const std::vector<SimIo> done = world.disk.completed();
+  for (const char* name : {"/a", "/b"}) {
+    const auto of_file = [&](const SimIo& io) { return io.file->name == name; };
+    EXPECT_EQ(std::ranges::count_if(
+                  done, [&](const SimIo& io) { return of_file(io) && io.block.operation == Operation::datasync; }),
+              1);
+    const auto last = std::find_if(done.rbegin(), done.rend(), of_file);
+    EXPECT_EQ(last->block.operation, Operation::datasync);
+  }
+}
+
+TEST(HandleState, AFailedDatasyncFailsEveryDurableWriteOfItsGroup) {
+  World world;
+  world.disk.set_script([](const SimIo& io) -> std::optional<int64_t> {
+    return io.block.operation == Operation::datasync ? std::optional<int64_t>(-EIO) : std::nullopt;
+  });
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  const std::vector<std::byte> source(1000);
+  const std::array items = {WriteItem{.file = file, .request = from(source, 0, Durability::data)},
+                            WriteItem{.file = file, .request = from(source, 5000, Durability::data)},
+                            WriteItem{.file = file, .request = from(source, 9000, Durability::none)}};
+  const std::vector<Transfer> transfers = *world.handle.write_many(items);
+  for (int i = 0; i < 2; ++i) {
+    const Result<uint64_t> result = transfers[static_cast<size_t>(i)].result();
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().errno_value, EIO);
+    EXPECT_EQ(result.error().operation, "datasync");
+    EXPECT_EQ(result.error().transferred_bytes, 0u) << "none of it is known to be durable";
+  }
+  EXPECT_TRUE(transfers[2].result().has_value());
+}
+
+TEST(HandleState, AFailedOrCancelledMemberDoesNotKeepTheOthersFromBeingSynced) {
+  for (const bool cancel : {false, true}) {
+    World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 1});
+    const File file = open_sim(world.system, "/f", FileMode::update);
+    world.system.get("/f")->bad = {{.begin = 8192, .end = 12'288}};
+    const std::vector<std::byte> source(4096);
+    std::vector<WriteItem> items;
+    for (uint64_t i = 0; i < 4; ++i)
+      items.push_back({.file = file, .request = from(source, i * 4096, Durability::data)});
+    world.disk.hold();
+    std::vector<Transfer> transfers = *world.handle.write_many(items);
+    ASSERT_TRUE(world.disk.wait_for_taken(1));
+    if (cancel) {
+      transfers[3].abort();
+      (void)transfers[2].cancel();
+    }
+    world.disk.release();
+    EXPECT_TRUE(transfers[0].result().has_value());
+    EXPECT_TRUE(transfers[1].result().has_value());
+    EXPECT_FALSE(transfers[2].result().has_value());
+    const std::vector<SimIo> taken = world.disk.taken();
+    EXPECT_EQ(std::ranges::count_if(taken, [](const SimIo& io) { return io.block.operation == Operation::datasync; }),
+              1);
+  }
+}
+
+// --- closing, and devices that do not answer ---
+
+TEST(HandleState, AWriteThatFailedUncollectedRaisesAtClose) {
+  World world;
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  world.system.get("/f")->capacity = 0;
+  const std::vector<std::byte> source(1000);
+  {
+    const Transfer collected = *world.handle.write(file, from(source));
+    EXPECT_FALSE(collected.result().has_value());
+    const Transfer dropped = *world.handle.write(file, from(source, 77));
+  }
+  const Status closed = world.handle.close();
+  ASSERT_FALSE(closed.has_value());
+  EXPECT_EQ(closed.error().errno_value, ENOSPC);
+  EXPECT_EQ(closed.error().offset_bytes, 77u);
+  EXPECT_TRUE(world.handle.close().has_value()) << "said once";
+}
+
+TEST(HandleState, AReadThatFailedUncollectedDoesNot) {
+  World world;
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  std::vector<std::byte> target(100);
+  (void)world.handle.read(file, into(target));
+  EXPECT_TRUE(world.handle.close().has_value());
+}
+
+TEST(HandleState, AClosedHandleTakesNoMoreRequests) {
+  World world;
+  world.system.put("/f", pattern(4096));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  EXPECT_TRUE(world.handle.is_open());
+  EXPECT_TRUE(world.handle.close().has_value());
+  EXPECT_FALSE(world.handle.is_open());
+  std::vector<std::byte> target(100);
+  EXPECT_EQ(world.handle.read(file, into(target)).error().code, ErrorCode::closed);
+  EXPECT_EQ(world.handle.replace("/g", from(target)).error().code, ErrorCode::closed);
+}
+
+TEST(HandleState, AStuckDeviceTimesTheCloseOutAndKeepsTheMemory) {
+  World world;
+  world.system.put("/f", pattern(kMiB));
+  File file = open_sim(world.system, "/f", FileMode::update);
+  world.disk.set_stuck([](const SimIo& io) { return io.block.offset_bytes < kMiB / 2; });
+  Transfer transfer;
+  const std::byte* address = nullptr;
+  {
+    const Buffer buffer = buffer_of(kMiB);
+    address = buffer.data();
+    transfer = *world.handle.read(file, {.target = buffer.region()});
+  }
+  file = File();
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  EXPECT_EQ(transfer.result_for(milliseconds(1)).error().code, ErrorCode::timed_out);
+  EXPECT_EQ(world.handle.close(milliseconds(1)).error().code, ErrorCode::timed_out);
+  unsigned char resident = 0;
+  const auto page = reinterpret_cast<uintptr_t>(address) & ~uintptr_t{4095};
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(page), 4096, &resident), 0) << "the buffer was unmapped under the device";
+  EXPECT_FALSE(transfer.done());
+  world.disk.set_stuck({});
+  EXPECT_EQ(transfer.result().value(), kMiB);
+  EXPECT_TRUE(world.handle.close().has_value());
+}
+
+TEST(HandleState, WorkersLeftToThemselvesFinishWhenTheDeviceAnswers) {
+  SimDisk disk;
+  SimFileSystem system(disk);
+  const std::array candidates = {EngineCandidate{.kind = EngineKind::posix, .factory = disk.factory()}};
+  std::shared_ptr<HandleState> state = *HandleState::create({.workers = 2}, candidates);
+  std::weak_ptr<HandleState> alive = state;
+  const File file = open_sim(system, "/f", FileMode::update);
+  disk.hold();
+  Transfer transfer;
+  std::weak_ptr<memory::BufferStorage> storage;
+  {
+    const Buffer buffer = buffer_of(kMiB, std::byte{7});
+    storage = memory::find_buffer(buffer.data(), 1);
+    const WriteItem item = {.file = file, .request = {.source = {buffer.data(), kMiB, {}}}};
+    transfer = (*state->write_many({&item, 1}))[0];
+  }
+  EXPECT_FALSE(state->close(HandleState::Clock::now()).has_value());
+  state->detach();
+  state.reset();
+  EXPECT_FALSE(storage.expired());
+  disk.release();
+  EXPECT_EQ(transfer.result().value(), kMiB);
+  EXPECT_TRUE(storage.expired());
+  while (!alive.expired())
+    std::this_thread::yield();
+}
+
+TEST(HandleState, ADroppedHandleAbortsReadsAndFinishesWrites) {
+  SimDisk disk;
+  SimFileSystem system(disk);
+  system.put("/in", pattern(kMiB));
+  const File in = open_sim(system, "/in", FileMode::read);
+  const File out = open_sim(system, "/out", FileMode::update);
+  const std::vector<std::byte> source = pattern(kMiB);
+  std::vector<std::byte> target(kMiB);
+  Transfer read;
+  Transfer write;
+  {
+    Handle handle = make_sim_handle(disk, {.workers = 1, .block_bytes = 4096, .queue_depth = 2});
+    disk.hold();
+    read = *handle.read(in, into(target));
+    ASSERT_TRUE(disk.wait_for_taken(2));
+    write = *handle.write(out, from(source));
+    disk.release();
+  }
+  EXPECT_TRUE(read.done());
+  EXPECT_EQ(write.result().value(), kMiB);
+  EXPECT_EQ(system.bytes_of("/out"), source);
+}
+
+TEST(HandleState, SubmittingWhileAnotherThreadClosesIsSafe) {
+  for (int round = 0; round < 200; ++round) {
+    World world({.seed = static_cast<uint64_t>(round)}, {.workers = 3});
+    world.system.put("/f", pattern(64 << 10));
+    const File file = open_sim(world.system, "/f", FileMode::read);
+    std::vector<std::thread> threads;
+    std::array<std::vector<std::byte>, 3> targets;
+    for (std::vector<std::byte>& target : targets) {
+      target.resize(4096);
+      threads.emplace_back([&] {
+        while (true) {
+          const Result<Transfer> transfer = world.handle.read(file, into(target));
+          if (!transfer) break;
+          EXPECT_TRUE(transfer->result().has_value());
+        }
+      });
+    }
+    (void)world.disk.wait_for_taken(static_cast<size_t>(round) % 7);
+    EXPECT_TRUE(world.handle.close().has_value());
+    for (std::thread& thread : threads)
+      thread.join();
+  }
+}
+
+TEST(HandleState, StatsCountRequestsBytesAndErrors) {
+  World world;
+  world.system.put("/f", pattern(10'000));
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  std::vector<std::byte> bytes(4096);
+  EXPECT_TRUE(world.handle.read(file, into(bytes))->result().has_value());
+  EXPECT_FALSE(world.handle.read(file, into(bytes, 9'000))->result().has_value());
+  EXPECT_TRUE(world.handle.write(file, from(bytes, 1))->result().has_value());
+  const HandleStats stats = world.handle.stats();
+  EXPECT_EQ(stats.reads.requests, 2u);
+  EXPECT_EQ(stats.reads.failed, 1u);
+  EXPECT_EQ(stats.reads.bytes, 5096u);
+  EXPECT_EQ(stats.writes.requests, 1u);
+  EXPECT_EQ(stats.writes.bytes, 4096u);
+  EXPECT_EQ(stats.writes.buffered_bytes + stats.writes.direct_bytes, 4096u);
+  EXPECT_EQ(stats.errors_by_errno.at(0), 1u);
+  EXPECT_GT(stats.reads.latency_ns[4], 0u);
+  EXPECT_LE(stats.reads.latency_ns[0], stats.reads.latency_ns[4]);
+}
+
+}  // namespace
+}  // namespace headrace::transfer
