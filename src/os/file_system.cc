@@ -77,6 +77,12 @@ Status describe(OpenedFile& file) {
   return {};
 }
 
+bool same_file(int one, int other) {
+  struct stat a = {};
+  struct stat b = {};
+  return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 // For writing, also readable where the permissions allow; `created` tells whether this call made the file.
 int open_for_update(const char* path, bool& created) {
   for (int round = 0; round < kOpenRetriesMax; ++round) {
@@ -168,7 +174,7 @@ Result<Fd> FileSystem::reopen_direct(const OpenedFile& file) {
   int descriptor = open_retrying(descriptor_link(file.descriptor.get()).c_str(), access | O_DIRECT);
   if (descriptor < 0 && errno == ENOENT) {  // no /proc: by name, if the name still means this file
     descriptor = open_retrying(file.path.c_str(), access | O_DIRECT);
-    if (descriptor >= 0 && !names(file.path, descriptor)) {
+    if (descriptor >= 0 && !same_file(descriptor, file.descriptor.get())) {
       ::close(descriptor);
       descriptor = -1;
       errno = ENOENT;

@@ -107,6 +107,7 @@ class AtomicFile::Impl {
 
   Status prepare(os::OpenedFile opened) {
     opened.created = false;  // cleaning up is this object's business
+    opened.path = path_;     // errors speak of the file that the caller named
     file_ = File(std::make_shared<transfer::OpenFile>(system_, std::move(opened), FileMode::update));
     transfer::OpenFile& file = *file_.internal();
     if (Status set = system_.set_mode(file.descriptor(), mode_for(target_), path_); !set) return set;
@@ -141,6 +142,7 @@ class AtomicFile::Impl {
     if (status && options_.durability == Durability::data) status = system_.datasync(descriptor, path_);
     if (status) status = system_.rename(temporary_, target_);
     if (!status) {
+      status.error().path = path_;
       discard();
       return status;
     }
