@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.integrations.deepspeed, on a small package with DeepSpeed's names, and on DeepSpeed if installed.
 
-The stand-in has what the integration touches, arranged as in DeepSpeed 0.19.8: builder classes per accelerator,
+The stand-in has what the integration touches, as it is in DeepSpeed 0.19.8: an accelerator's builders,
 an op that derives from another's builder, a table filled at the first look, one filled at installation.
 """
 
