@@ -37,6 +37,9 @@ def empty(
     sizes = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(index(n) for n in shape)
     if any(n < 0 for n in sizes):
         raise ValueError(f"an array cannot have the negative shape {sizes}")
-    buffer = Buffer(math.prod(sizes) * kind.itemsize, pages=pages, lock=lock)
+    count = math.prod(sizes)
+    if count * kind.itemsize >= 1 << 63:
+        raise MemoryError(f"no memory holds {count} elements of {kind}")
+    buffer = Buffer(count * kind.itemsize, pages=pages, lock=lock)
     array: numpy.ndarray[Any, Any] = numpy.ndarray(sizes, dtype=kind, buffer=buffer)
     return array

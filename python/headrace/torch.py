@@ -28,16 +28,20 @@ def empty(
     """A CPU tensor of this size and dtype over a headrace.Buffer, freed when its last view dies.
 
     ``size`` and ``dtype`` as in torch.empty: numbers or one sequence; torch's default dtype when none is
-    given. The values are zeros at first. ``pages`` and ``lock`` as in headrace.Buffer. Raises MemoryError when the
-    memory is not to be had.
+    given. The values are zeros at first. ``pages`` and ``lock`` as in headrace.Buffer. Raises MemoryError
+    when
+    the memory is not to be had.
     """
-    given = size[0] if len(size) == 1 and not isinstance(size[0], SupportsIndex) else size
-    shape = tuple(index(n) for n in given)
+    shape: tuple[int, ...]
+    if len(size) == 1 and not isinstance(size[0], SupportsIndex):
+        shape = tuple(index(n) for n in size[0])
+    else:
+        shape = tuple(index(n) for n in size)  # type: ignore[arg-type]
     if any(n < 0 for n in shape):
         raise ValueError(f"a tensor cannot have the negative size {shape}")
     kind = torch.get_default_dtype() if dtype is None else dtype
     count = math.prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=kind, device="cpu")
+    if count * kind.itemsize >= 1 << 63:
+        raise MemoryError(f"no memory holds {count} elements of {kind}")
     buffer = Buffer(count * kind.itemsize, pages=pages, lock=lock)
     return torch.from_dlpack(buffer).view(kind).view(shape)

@@ -30,12 +30,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 const PyType_Slot kBufferSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
 
-void construct(Buffer* self, int64_t bytes, const std::string& pages, bool lock) {
-  if (bytes < 0) refuse(PyExc_ValueError, "a Buffer cannot have %lld bytes", static_cast<long long>(bytes));
+void construct(Buffer* self, nb::handle bytes, const std::string& pages, bool lock) {
+  const uint64_t size = whole_number("nbytes", bytes);
   BufferOptions options;
   options.pages = parse_pages(pages);
   options.lock = lock ? BufferOptions::Lock::if_allowed : BufferOptions::Lock::never;
-  auto buffer = without_gil([&] { return Buffer::create(static_cast<uint64_t>(bytes), options); });
+  auto buffer = without_gil([&] { return Buffer::create(size, options); });
   if (!buffer) refuse(PyExc_MemoryError, "%s", buffer.error().message().c_str());
   new (self) Buffer(*std::move(buffer));
 }
@@ -79,7 +79,7 @@ to be had.)";
 void bind_buffer(nb::module_& module) {
   nb::class_<Buffer>(module, "Buffer", kBufferDoc, nb::type_slots(kBufferSlots), nb::is_weak_referenceable(),
                      nb::is_final())
-      .def("__init__", &construct, nb::arg("nbytes"), nb::kw_only(), nb::arg("pages") = "transparent",
+      .def("__init__", &construct, nb::arg("nbytes").none(), nb::kw_only(), nb::arg("pages") = "transparent",
            nb::arg("lock") = true,
            nb::sig("def __init__(self, nbytes: int, *, pages: headrace._types.Pages = 'transparent', lock: bool = "
                    "True) -> None"))

@@ -118,7 +118,7 @@ FileArgument open_file_argument(nb::handle file, FileMode mode, bool mode_given)
 
 void bind_file(nb::module_& module) {
   nb::class_<FileObject>(module, "File", kFileDoc, nb::is_weak_referenceable())
-      .def("__init__", &construct, nb::arg("path"), nb::arg("mode") = nb::none(),
+      .def("__init__", &construct, nb::arg("path").none(), nb::arg("mode") = nb::none(),
            nb::sig("def __init__(self, path: headrace._types.Path | int, mode: headrace._types.FileMode | None = None) "
                    "-> None"))
       .def_prop_ro(

@@ -44,7 +44,8 @@ HandleObject::HandleObject(Handle handle) : handle_(std::move(handle)) { living_
 HandleObject::~HandleObject() {
   std::erase(living_handles(), this);
   if (generation_ == fork_generation() && !interpreter_is_leaving() && !given_up_) {
-    close_unheard(kPatienceOnExit);
+    // A destructor cannot raise KeyboardInterrupt: asked for again, it comes with the next bytecode.
+    if (!close_unheard(kPatienceOnExit)) PyErr_SetInterrupt();
   }
   if (generation_ != fork_generation() || given_up_) {
     // Not destroyed: in a forked child its threads do not exist, and after a stuck device the memory must stay.
@@ -85,22 +86,22 @@ void HandleObject::leave(nb::handle exception) {
   }
 }
 
-// Never raises: for destructors and the interpreter's exit.
-void HandleObject::close_unheard(Nanoseconds patience) noexcept {
+// Never raises: for destructors and the interpreter's exit. False when a signal handler that raised (Ctrl-C) ended the wait.
+bool HandleObject::close_unheard(Nanoseconds patience) noexcept {
   const nb::error_scope keep_the_error_in_flight;
   abort_reads(*holds_);
-  const Status status = without_gil([&] { return handle_.close(patience); });
-  if (is_over(status)) {
-    release_finished(*holds_);
-  } else {
-    given_up_ = true;
-  }
-  if (status) return;
+  Status status;
   try {
+    const Deadline deadline(std::chrono::duration<double>(patience).count());
+    given_up_ = !wait_in_slices(deadline, [&](Nanoseconds slice) { return is_over(status = handle_.close(slice)); });
+    if (!given_up_) release_finished(*holds_);
+    if (status) return true;
     log_record(LogLevel::error,
                decode_path("a handle went away with a failure that nobody collected: " + status.error().message()));
+    return true;
   } catch (nb::python_error&) {
-    // No memory for the message.
+    given_up_ = true;
+    return false;
   }
 }
 

@@ -36,7 +36,7 @@ class HandleObject {
 
  private:
   friend void close_all_handles();
-  void close_unheard(Nanoseconds patience) noexcept;
+  bool close_unheard(Nanoseconds patience) noexcept;
 
   Handle handle_;
   std::shared_ptr<HoldList> holds_ = std::make_shared<HoldList>();

@@ -95,9 +95,15 @@ int check_priority(int64_t priority) {
   return static_cast<int>(priority);
 }
 
-uint64_t check_offset(int64_t offset) {
-  if (offset < 0) refuse(PyExc_ValueError, "offset must not be negative, not %lld", static_cast<long long>(offset));
-  return static_cast<uint64_t>(offset);
+uint64_t whole_number(const char* name, nb::handle number) {
+  const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0 || value < 0) {
+    refuse(PyExc_ValueError, "%s must be 0 or more and less than 2**63, not %R", name, number.ptr());
+  }
+  return static_cast<uint64_t>(value);
 }
 
 }  // namespace headrace::python

@@ -7,12 +7,16 @@
 #include <optional>
 #include <string>
 
+#include <nanobind/nanobind.h>
+
 #include <headrace/buffer.h>
 #include <headrace/file.h>
 #include <headrace/handle.h>
 #include <headrace/request.h>
 
 namespace headrace::python {
+
+namespace nb = nanobind;
 
 enum class WriteMode : uint8_t { update, create, truncate, replace };
 
@@ -28,7 +32,7 @@ PageKind parse_pages(const std::string& word);
 Durability parse_durability(const std::optional<std::string>& word, Durability otherwise);
 // kPriorityMin..kPriorityMax.
 int check_priority(int64_t priority);
-// 0..2^63-1.
-uint64_t check_offset(int64_t offset);
+// 0..2^63-1, from anything with __index__. Raises TypeError, or ValueError by `name`.
+uint64_t whole_number(const char* name, nb::handle number);
 
 }  // namespace headrace::python

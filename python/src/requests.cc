@@ -80,11 +80,11 @@ TransferObject wrap(HandleObject& self, const Transfer& transfer, std::unique_pt
   return {transfer, std::move(hold), std::move(asked)};
 }
 
-TransferObject read(HandleObject& self, nb::handle file, nb::handle into, int64_t offset, bool partial,
+TransferObject read(HandleObject& self, nb::handle file, nb::handle into, nb::handle offset, bool partial,
                     int64_t priority, Word copy, Word cache) {
   Handle& handle = self.open_handle();
   ReadRequest request = read_options(partial, priority, copy, cache);
-  request.offset_bytes = check_offset(offset);
+  request.offset_bytes = whole_number("offset", offset);
   Memory memory(into, Access::target);
   check_end(request.offset_bytes, memory.bytes);
   refuse_overlap(memory.spans);
@@ -105,13 +105,13 @@ TransferObject replace_whole(HandleObject& self, nb::handle file, Memory memory,
   return wrap(self, *transfer, std::move(memory.hold), false, {"write", nb::borrow(file), 0, memory.bytes});
 }
 
-TransferObject write(HandleObject& self, nb::handle file, nb::handle data, int64_t offset, OptionalWord mode,
+TransferObject write(HandleObject& self, nb::handle file, nb::handle data, nb::handle offset, OptionalWord mode,
                      OptionalWord durability, int64_t priority, Word copy) {
   Handle& handle = self.open_handle();
   const WriteMode write_mode = parse_write_mode(mode.value_or("update"));
   const bool replaces = write_mode == WriteMode::replace;
   WriteRequest request = write_options(durability, replaces ? Durability::data : Durability::none, priority, copy);
-  request.offset_bytes = check_offset(offset);
+  request.offset_bytes = whole_number("offset", offset);
   Memory memory(data, Access::source);
   check_end(request.offset_bytes, memory.bytes);
   request.sources = memory.sources;
@@ -138,11 +138,8 @@ struct Item {
     if (length != 2 && length != 3)
       refuse(PyExc_TypeError, "an item must be (file, memory) or (file, memory, offset), not %R", object.ptr());
     const nb::object memory = object[1];
-    const nb::object index = nb::steal(length == 3 ? PyNumber_Index(nb::object(object[2]).ptr()) : PyLong_FromLong(0));
-    if (!index.is_valid()) throw nb::python_error();
-    const long long offset = PyLong_AsLongLong(index.ptr());
-    if (offset == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    Item item{nb::object(object[0]), Memory(memory, access), check_offset(offset)};
+    const nb::object offset = length == 3 ? nb::object(object[2]) : nb::object(nb::int_(0));
+    Item item{nb::object(object[0]), Memory(memory, access), whole_number("offset", offset)};
     check_end(item.offset_bytes, item.memory.bytes);
     return item;
   }
@@ -259,11 +256,10 @@ nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, Opt
   return transfers;
 }
 
-AtomicFileObject replace(HandleObject& self, nb::handle path, int64_t size, Word durability) {
+AtomicFileObject replace(HandleObject& self, nb::handle path, nb::handle size, Word durability) {
   self.open_handle();
-  if (size < 0) refuse(PyExc_ValueError, "size must not be negative, not %lld", static_cast<long long>(size));
   AtomicFileOptions options;
-  options.size_bytes = static_cast<uint64_t>(size);
+  options.size_bytes = whole_number("size", size);
   options.durability = parse_durability(durability, Durability::data);
   const std::string bytes = path_bytes(path);
   auto file = without_gil([&] { return AtomicFile::create(bytes, options); });
@@ -309,20 +305,20 @@ whose result nobody asks for and that fails raises when the handle closes.)";
 
 void bind_requests(nb::class_<HandleObject>& handle) {
   handle
-      .def("read", &read, nb::arg("file"), nb::arg("into"), nb::kw_only(), nb::arg("offset") = 0,
+      .def("read", &read, nb::arg("file").none(), nb::arg("into").none(), nb::kw_only(), nb::arg("offset") = 0,
            nb::arg("partial") = false, nb::arg("priority") = 0, nb::arg("copy") = "auto", nb::arg("cache") = "auto",
            nb::sig("def read(self, file: headrace._types.FileLike, into: headrace._types.Memory, *, offset: int = 0, "
                    "partial: bool = False, priority: int = 0, copy: headrace._types.Copy = 'auto', "
                    "cache: headrace._types.Cache = 'auto') -> Transfer"),
            kReadDoc)
-      .def("write", &write, nb::arg("file"), nb::arg("data"), nb::kw_only(), nb::arg("offset") = 0,
+      .def("write", &write, nb::arg("file").none(), nb::arg("data").none(), nb::kw_only(), nb::arg("offset") = 0,
            nb::arg("mode") = nb::none(), nb::arg("durability") = nb::none(), nb::arg("priority") = 0,
            nb::arg("copy") = "auto",
            nb::sig("def write(self, file: headrace._types.FileLike, data: headrace._types.Memory, *, offset: int = 0, "
                    "mode: headrace._types.WriteMode = 'update', durability: headrace._types.Durability | None = None, "
                    "priority: int = 0, copy: headrace._types.Copy = 'auto') -> Transfer"),
            kWriteDoc)
-      .def("read_many", &read_many, nb::arg("items"), nb::kw_only(), nb::arg("partial") = false,
+      .def("read_many", &read_many, nb::arg("items").none(), nb::kw_only(), nb::arg("partial") = false,
            nb::arg("priority") = 0, nb::arg("copy") = "auto", nb::arg("cache") = "auto",
            nb::sig(
                "def read_many(self, items: collections.abc.Iterable[headrace._types.Item], *, partial: bool = False, "
@@ -334,7 +330,7 @@ each, in their order.
 Each file is opened once, and ranges of one file that touch each other move together. All items are
 checked before any is started: an exception means that nothing was. Targets that overlap raise
 ValueError. Options as in read().)")
-      .def("write_many", &write_many, nb::arg("items"), nb::kw_only(), nb::arg("mode") = nb::none(),
+      .def("write_many", &write_many, nb::arg("items").none(), nb::kw_only(), nb::arg("mode") = nb::none(),
            nb::arg("durability") = nb::none(), nb::arg("priority") = 0, nb::arg("copy") = "auto",
            nb::sig(
                "def write_many(self, items: collections.abc.Iterable[headrace._types.Item], *, "
@@ -345,7 +341,8 @@ each, in their order.
 
 Each file is opened once; with durability="data" it is synced once. Options as in write(), except
 mode="replace": write into the file that replace() returns.)")
-      .def("replace", &replace, nb::arg("path"), nb::kw_only(), nb::arg("size"), nb::arg("durability") = "data",
+      .def("replace", &replace, nb::arg("path").none(), nb::kw_only(), nb::arg("size").none(),
+           nb::arg("durability") = "data",
            nb::sig("def replace(self, path: headrace._types.Path, *, size: int, "
                    "durability: headrace._types.Durability = 'data') -> AtomicFile"),
            R"(A file of exactly ``size`` bytes to write into, which takes the place of ``path`` when its ``with``

@@ -4,6 +4,10 @@
 // Caches three objects of torch for ever: its tensor type, its strided layout, its function that bumps versions.
 #include "torch_tensor.h"
 
+#include <string>
+
+#include <nanobind/stl/string.h>
+
 #include "errors.h"
 
 namespace headrace::python {
@@ -95,13 +99,21 @@ nb::object as_contiguous_values(nb::handle tensor) {
   return values.attr("contiguous")();
 }
 
-uint64_t address_of(nb::handle tensor) {
+// Its storage, refused when that has no bytes on the host: a fake tensor says "cpu" and means "meta", a wrapper has none.
+nb::object host_storage_of(nb::handle tensor) {
+  nb::object storage;
   try {
-    return number(tensor, "data_ptr");
+    storage = tensor.attr("untyped_storage")();
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_RuntimeError)) throw;
     nb::raise_from(error, PyExc_ValueError, "this tensor has no memory of its own that could be moved");
   }
+  const nb::object device = storage.attr("device");
+  if (nb::cast<std::string>(device.attr("type")) != "cpu") {
+    const nb::str name = text_of(device);
+    refuse(PyExc_ValueError, "this tensor has its storage on device %U and no bytes on the host", name.ptr());
+  }
+  return storage;
 }
 
 }  // namespace
@@ -124,8 +136,8 @@ void add_torch_tensor(nb::handle argument, Access access, Hold& hold, std::vecto
   if (access == Access::target) hold.keep_target_tensor(tensor);
   if (bytes == 0) return;
 
-  const uint64_t address = address_of(tensor);
-  nb::object storage = tensor.attr("untyped_storage")();
+  nb::object storage = host_storage_of(tensor);
+  const uint64_t address = number(tensor, "data_ptr");
   const uint64_t first_byte = number(tensor, "storage_offset") * element_bytes;
   const uint64_t storage_bytes = number(storage, "nbytes");
   if (address == 0 || first_byte > storage_bytes || bytes > storage_bytes - first_byte) {

