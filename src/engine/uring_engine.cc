@@ -193,7 +193,12 @@ UringEngine::Wait UringEngine::wait(Deadline deadline) {
   if (deadline) {
     const int64_t left = nanoseconds_until(*deadline);
     if (left == 0) {
-      (void)io_uring_submit_and_get_events(&ring_.ring);
+      // Enters the kernel only for entries not yet submitted, or when the ring's flags tell of deferred work.
+      if (io_uring_sq_ready(&ring_.ring) > 0) {
+        (void)io_uring_submit_and_get_events(&ring_.ring);
+      } else {
+        (void)io_uring_peek_cqe(&ring_.ring, &entry);
+      }
       return Wait::over;
     }
     timeout = {.tv_sec = left / kNanosecondsPerSecond, .tv_nsec = left % kNanosecondsPerSecond};

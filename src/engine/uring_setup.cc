@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ constexpr uint32_t kDepthLeast = 8;       // less than this is not tried when me
 constexpr uint32_t kMemorySlots = 1024;   // costs the kernel 8 KiB
 constexpr uint32_t kInternalEntries = 1;  // the wake-up read
 constexpr int64_t kPatienceSeconds = 10;
+constexpr int kTriesMax = 100;
 
 struct FlagSet {
   unsigned flags;
@@ -90,10 +92,17 @@ std::string explain(int errno_value) {
 // Submits what is queued and waits for one completion, but not for ever. Returns its result, or a negative errno.
 int complete_one(io_uring& ring) {
   __kernel_timespec patience = {.tv_sec = kPatienceSeconds, .tv_nsec = 0};
+  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 1'000'000};
   io_uring_cqe* completion = nullptr;
-  int result = -EINTR;
-  for (int tries = 0; completion == nullptr && tries < 100 && (result == -EINTR || result >= 0); ++tries) {
+  int result = 0;
+  for (int tries = 0; tries < kTriesMax; ++tries) {
     result = io_uring_submit_and_wait_timeout(&ring, &completion, 1, &patience, nullptr);
+    if (completion != nullptr) break;
+    if (result == -EAGAIN || result == -EBUSY) {  // short of memory for the moment
+      (void)::nanosleep(&kPause, nullptr);
+    } else if (result < 0 && result != -EINTR) {
+      break;
+    }
   }
   if (completion == nullptr) return result < 0 ? result : -ETIME;
   result = completion->res;
