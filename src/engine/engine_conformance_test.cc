@@ -282,6 +282,7 @@ TEST_P(EngineConformance, WakeStormFromFourThreadsLosesNoPost) {
   const Memory target(4096, 1);
   std::atomic<uint32_t> posted = 0;
   std::vector<std::jthread> wakers;
+  wakers.reserve(kThreads);
   for (uint32_t i = 0; i < kThreads; ++i) {
     wakers.emplace_back([&] {
       for (uint32_t post = 0; post < kPosts; ++post) {

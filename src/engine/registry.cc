@@ -101,6 +101,7 @@ std::optional<EngineKind> engine_from_name(std::string_view name) noexcept {
 
 std::vector<EngineInfo> probe_engines() {
   std::vector<EngineInfo> infos;
+  infos.reserve(engine::kKinds.size());
   for (EngineKind kind : engine::kKinds)
     infos.push_back(engine::probe(kind));
   return infos;

@@ -96,7 +96,7 @@ class Memory {
 
 inline os::Fd open_file(const std::string& path, int flags) {
   os::Fd file(::open(path.c_str(), flags | O_CLOEXEC, 0600));
-  EXPECT_TRUE(file.is_open()) << path << ": " << std::strerror(errno);
+  EXPECT_TRUE(file.is_open()) << path << ": " << errno_name(errno);
   return file;
 }
 
