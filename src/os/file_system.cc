@@ -22,6 +22,7 @@
 
 #include "os/error.h"
 #include "os/page_cache.h"
+#include "os/signal_guard.h"
 
 namespace headrace::os {
 namespace {
@@ -211,6 +212,7 @@ Result<OpenedFile> FileSystem::create_exclusive(const std::string& path) {
 
 Status FileSystem::allocate(int descriptor, uint64_t bytes, const std::string& path) {
   if (bytes == 0) return {};
+  const FileSizeSignalGuard guard;
   int rc = 0;
   do {
     rc = ::fallocate(descriptor, 0, 0, static_cast<off_t>(bytes));
@@ -221,6 +223,7 @@ Status FileSystem::allocate(int descriptor, uint64_t bytes, const std::string& p
 }
 
 Status FileSystem::truncate(int descriptor, uint64_t bytes, const std::string& path) {
+  const FileSizeSignalGuard guard;
   return status_of(::ftruncate(descriptor, static_cast<off_t>(bytes)), "truncate", path);
 }
 Status FileSystem::set_mode(int descriptor, uint32_t mode, const std::string& path) {
