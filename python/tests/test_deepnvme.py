@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,15 @@ def test_a_descriptor_opened_for_direct_io_works_for_any_size(
     assert file.read_bytes() == bytes(3) + data.numpy().tobytes()
 
 
+def test_a_descriptor_that_appends_is_refused(handle: deepnvme.aio_handle, tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        with pytest.raises(ValueError, match="O_APPEND"):
+            handle.async_pwrite(random_bytes(10), fd)
+    finally:
+        os.close(fd)
+
+
 def test_a_shorter_rewrite_keeps_the_tail(handle: deepnvme.aio_handle, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * 5000)
@@ -289,6 +299,20 @@ def test_operations_on_the_same_memory_keep_their_order(handle: deepnvme.aio_han
         assert handle.wait() == 3
         assert torch.equal(memory, b)
         assert (tmp_path / "copy of a").read_bytes() == a.numpy().tobytes()
+
+
+def test_the_order_is_kept_and_forgotten_where_the_handle_is_never_idle(tmp_path: Path) -> None:
+    handle = deepnvme.aio_handle()
+    file = str(tmp_path / "file")
+    data, target = torch.zeros(5000, dtype=torch.uint8), torch.zeros(5000, dtype=torch.uint8)
+    for turn in range(2000):
+        data.fill_(turn % 251)
+        handle.async_pwrite(data, file)
+        handle.async_pread(target, file)
+        assert handle.read(target, file, False) == 0  # after both, which stay pending
+        assert target.eq(turn % 251).all()
+    assert handle._pending._order._size < 1100
+    assert handle.wait() == 4000
 
 
 def test_many_pending_operations_complete_with_one_wait(tmp_path: Path) -> None:
@@ -393,6 +417,22 @@ def test_a_tensor_torch_cannot_pin_is_simply_not_pinned(handle: deepnvme.aio_han
     assert handle.is_pinned(torch.eye(3).to_sparse()) is False
 
 
+def test_locked_tensors_have_their_dtype_where_constructors_are_replaced(
+    handle: deepnvme.aio_handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_half(*size: Any, **options: Any) -> Any:  # as DeepSpeed's zero.Init does
+        return torch.tensor([], dtype=torch.float16)
+
+    example = torch.zeros(0, dtype=torch.float64)
+    for name in ("empty", "zeros", "ones", "full"):
+        monkeypatch.setattr(torch, name, in_half)
+    with torch.device("meta"):
+        for count in (0, 10):
+            tensor = handle.new_cpu_locked_tensor(count, example)
+            assert (tensor.dtype, tensor.device.type, tensor.shape) == (torch.float64, "cpu", (count,))
+            assert tensor._base is None
+
+
 # ---- the functions of the module ----
 
 
@@ -404,6 +444,16 @@ def test_aio_write_and_aio_read_move_a_whole_file(tmp_path: Path, capfd: pytest.
     assert deepnvme.aio_read(target, file, 4096, 8, True, False, True) == 0
     assert torch.equal(target, data)
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "deepnvme.md"
+    examples = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    own = [example for example in examples if "integrations" not in example]
+    assert own
+    monkeypatch.chdir(tmp_path)
+    for example in own:
+        exec(compile(example, str(page), "exec"), {})
 
 
 def test_deepspeed_memcpy_copies_every_byte_of_any_shape_and_dtype() -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.deepnvme between threads, over a thousand operations, and at the end: counts, locks, descriptors."""
+"""headrace.deepnvme between threads, over a thousand operations, at the end: counts, locks, descriptors."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -218,9 +219,11 @@ def test_descriptors_and_memory_stay_flat_over_a_thousand_operations(tmp_path: P
 
     for _ in range(50):
         one_of_each()
+    gc.collect()  # what earlier tests left
     descriptors, resident = sorted(support.open_descriptors()), support.status_bytes("VmRSS")
     for _ in range(1000):
         one_of_each()
+    gc.collect()
     assert sorted(support.open_descriptors()) == descriptors
     assert not any(str(tmp_path) in name for name in descriptors)
     assert support.status_bytes("VmRSS") < resident + (16 << 20)
@@ -267,6 +270,16 @@ def test_a_dropped_handle_finishes_its_writes(tmp_path: Path) -> None:
     del handle
     for index in range(20):
         assert (tmp_path / str(index)).read_bytes() == b"\x05" * 100_000
+
+
+def test_a_failed_write_of_a_dropped_handle_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with support.loop_ext4(tmp_path, megabytes=16) as folder:
+        handle = deepnvme.aio_handle()
+        handle.async_pwrite(handle.new_cpu_locked_tensor(32 << 20, BYTE), str(folder / "file"))
+        del handle
+        support.wait_until(lambda: "ENOSPC" in caplog.text)
 
 
 def test_a_forked_child_is_told_and_makes_its_own(tmp_path: Path) -> None:

@@ -30,13 +30,15 @@ def new_tensor(num_elem: object, example: object, example_name: str) -> torch.Te
     import torch
 
     if number == 0:
-        return torch.empty(0, dtype=kind, device="cpu")
+        return torch.from_dlpack(Buffer(0)).view(kind).data
     if number > _arguments.INT64_MAX // kind.itemsize:
         raise MemoryError(f"{number} elements of {kind} are more than any address space holds")
     buffer = Buffer(number * kind.itemsize)
     if not buffer.locked:
         _tell_of_the_limit()
-    storage = torch.from_dlpack(buffer).untyped_storage()
+    # `data` is no view of another tensor: callers can watch the tensor itself to learn when its memory goes.
+    # No constructor such as torch.empty is used: DeepSpeed's zero.Init makes those give another dtype.
+    locked = torch.from_dlpack(buffer).view(kind).data
     start = buffer.address
 
     def forget(gone: weakref.ref[torch.UntypedStorage]) -> None:
@@ -45,9 +47,8 @@ def new_tensor(num_elem: object, example: object, example_name: str) -> torch.Te
             _regions.pop(start, None)
 
     # torch keeps the storage's Python object as long as the storage: its death is that of the last view.
-    _regions[start] = (start + buffer.nbytes, weakref.ref(storage, forget))
-    # No view of another tensor: callers watch the tensor itself to learn when the memory goes.
-    return torch.empty(0, dtype=kind, device="cpu").set_(storage, 0, (number,), (1,))
+    _regions[start] = (start + buffer.nbytes, weakref.ref(locked.untyped_storage(), forget))
+    return locked
 
 
 def free_address(address: int) -> bool:
@@ -73,7 +74,7 @@ def is_pinned(value: object) -> bool:
     if own is not None and end <= own[0]:
         return True
     # An alias made outside torch has a storage of its own.
-    if any(first <= start and end <= last for first, (last, _) in list(_regions.items())):
+    if any(first <= start and end <= last for first, (last, _) in _regions.copy().items()):
         return True
     return bool(tensor.is_pinned())
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ._pending import Operation
 
 
+# Ranges in the table before it is looked through for what is over.
+_SIZE_TO_TIDY = 512
+
+
 class Use(NamedTuple):
     """Bytes ``start`` to ``end`` of ``space`` (a file, or memory), which are changed or only looked at."""
 
@@ -26,15 +30,15 @@ class Use(NamedTuple):
 
 
 class _Ranges:
-    """Ranges sorted by their start.
-
-    None is longer than ``_longest``, so those that can overlap another stand together.
-    """
+    """Ranges sorted by their start. None is longer than ``_longest``: what can overlap stands together."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._entries: list[tuple[int, Operation]] = []
         self._longest = 0
+
+    def __len__(self) -> int:
+        return len(self._starts)
 
     def add(self, start: int, end: int, operation: Operation) -> None:
         place = bisect_right(self._starts, start)
@@ -52,6 +56,15 @@ class _Ranges:
             place += 1
         return None
 
+    def drop_settled(self) -> None:
+        kept = [
+            (start, entry)
+            for start, entry in zip(self._starts, self._entries, strict=True)
+            if not entry[1].settled()
+        ]
+        self._starts = [start for start, _ in kept]
+        self._entries = [entry for _, entry in kept]
+
 
 class Order:
     """The uses of the operations that may be unfinished."""
@@ -59,11 +72,16 @@ class Order:
     def __init__(self) -> None:
         self._changed: dict[Hashable, _Ranges] = {}
         self._looked_at: dict[Hashable, _Ranges] = {}
+        self._size = 0
+        self._size_to_tidy = _SIZE_TO_TIDY
 
     def add(self, uses: Iterable[Use], operation: Operation) -> None:
         for use in uses:
             table = self._changed if use.changes else self._looked_at
             table.setdefault(use.space, _Ranges()).add(use.start, use.end, operation)
+            self._size += 1
+        if self._size >= self._size_to_tidy:
+            self._tidy()
 
     def conflict(self, uses: Iterable[Use]) -> Operation | None:
         """An unfinished operation that must be over before one with these uses starts."""
@@ -79,3 +97,17 @@ class Order:
     def clear(self) -> None:
         self._changed.clear()
         self._looked_at.clear()
+        self._size = 0
+        self._size_to_tidy = _SIZE_TO_TIDY
+
+    def _tidy(self) -> None:
+        """Forgets what is over, so that the table stays small also where the handle is never idle."""
+        for table in (self._changed, self._looked_at):
+            for space, ranges in list(table.items()):
+                ranges.drop_settled()
+                if not ranges:
+                    del table[space]
+        self._size = sum(
+            len(ranges) for table in (self._changed, self._looked_at) for ranges in table.values()
+        )
+        self._size_to_tidy = max(_SIZE_TO_TIDY, 2 * self._size)

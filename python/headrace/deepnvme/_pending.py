@@ -108,7 +108,9 @@ class Pending:
             if operation is None:
                 return
             error = operation.failure()  # raised by the wait that takes it
-            if error is not None and not operation.settled():  # it cannot be waited for: it is another process's
+            if (
+                error is not None and not operation.settled()
+            ):  # it cannot be waited for: it is another process's
                 raise error
 
     def drain(self, own: Operation | None = None) -> int:
@@ -132,7 +134,7 @@ class Pending:
         except BaseException:  # Ctrl-C: nothing was counted
             with self._lock:
                 self._taken.difference_update(mine)
-                self._waiting[:0] = mine
+                self._waiting[:0] = mine if own is None else [*mine, own]
             raise
         with self._lock:
             self._taken.difference_update(mine)
@@ -141,9 +143,13 @@ class Pending:
             if self._untold:
                 failures += [error for thread, error in self._untold if thread is _thread.token]
                 self._untold = [entry for entry in self._untold if entry[0] is not _thread.token]
-        if failures:
-            raise _first_of(failures, count)
-        return count
+        if not failures:
+            return count
+        error = _first_of(failures, count)
+        try:
+            raise error
+        finally:
+            del error, failures  # the traceback keeps this frame: no cycle that only the collector finds
 
     def _failures(self, mine: list[Operation], others: list[Operation]) -> list[Exception]:
         failures = []

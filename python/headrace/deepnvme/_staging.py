@@ -97,7 +97,7 @@ class Comparison:
             self._tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         )
         total = expected.numel()
-        found = torch.empty(min(total, _COMPARED_AT_ONCE), dtype=torch.uint8)
+        found = torch.empty(min(total, _COMPARED_AT_ONCE), dtype=torch.uint8, device="cpu")
         for done in range(0, total, _COMPARED_AT_ONCE):
             piece = expected[done : done + _COMPARED_AT_ONCE]
             part = found[: piece.numel()]
