@@ -17,6 +17,12 @@
 #include <cstdint>
 #include <cstdio>
 
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer ends a forked child that starts threads, unless told otherwise.
+extern "C" __attribute__((weak, used, visibility("default"))) const char* __tsan_default_options();
+const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace headrace::test {
 
 // Returns the exit status of the child, which is what `body` returns; 200 + signal when a signal ended it.
