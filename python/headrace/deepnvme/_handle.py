@@ -24,24 +24,26 @@ _WORKERS_MAX = 64
 _DEPTH_MAX = 4096
 _BLOCK_MULTIPLE = 4096
 _BLOCK_MAX = 1 << 30
+# What it takes to keep a fast device busy. Settings below that were chosen for other machinery than this.
+_BLOCK_MIN = 4 << 20
+_IN_FLIGHT_MIN = 128 << 20
 _DEEPSPEED_ALIGNMENT = 512
 
 
 def make_handle(block_size: int, queue_depth: int, intra_op_parallelism: int) -> Handle:
-    """A headrace.Handle as near to these values as it can be."""
-    block_bytes = -(-block_size // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE
-    return Handle(
-        workers=min(intra_op_parallelism, _WORKERS_MAX),
-        block_bytes=min(block_bytes, _BLOCK_MAX),
-        queue_depth=min(queue_depth, _DEPTH_MAX),
-    )
+    """A headrace.Handle of these values, raised to what a device needs and cut to what a handle takes."""
+    workers = min(intra_op_parallelism, _WORKERS_MAX)
+    rounded = -(-block_size // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE
+    block_bytes = max(_BLOCK_MIN, min(rounded, _BLOCK_MAX))
+    depth = max(queue_depth, -(-_IN_FLIGHT_MIN // (block_bytes * workers)))
+    return Handle(workers=workers, block_bytes=block_bytes, queue_depth=min(depth, _DEPTH_MAX))
 
 
 class aio_handle:  # noqa: N801  DeepSpeed's name
     """Reads and writes of CPU tensors, by the names and argument orders of DeepSpeed's ``async_io`` op.
 
-    block_size            Bytes of one system call; rounded up to a multiple of 4096, at most 1 GiB.
-    queue_depth           Blocks in flight per thread, at most 4096.
+    block_size            Bytes of one system call: at least 4 MiB, at most 1 GiB, in steps of 4096, are used.
+    queue_depth           Blocks in flight per thread: at least what makes 128 MiB, at most 4096 are used.
     single_submit         Kept for its getter: submissions are always batched.
     overlap_events        Kept for its getter: the queue is always kept full.
     intra_op_parallelism  I/O threads, at most 64.
