@@ -458,6 +458,8 @@ struct Mix {
   std::optional<uint64_t> resident = {};
 };
 
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
+
 constexpr SimChances kRough = {
     .short_transfer = 200, .interrupted = 50, .try_again = 10, .full = 100, .idle_return = 50};
 constexpr SimChances kBroken = {.short_transfer = 100,
@@ -560,6 +562,11 @@ TEST_P(WorkerLoopMix, EveryByteOfRandomRequestsIsAccountedFor) {
                                              written->bytes.begin() + static_cast<std::ptrdiff_t>(offset),
                                              written->bytes.begin() + static_cast<std::ptrdiff_t>(offset + length));
                                        },
+                                   .hold =
+                                       [&] {
+                                         if (mix.handle.requests_max > 100) world.disk.hold();
+                                       },
+                                   .release = [&] { world.disk.release(); },
                                    .may_fail =
                                        [&](const Error& error) {
                                          for (const SimDisk::Fault& fault : world.disk.faults()) {

@@ -34,6 +34,10 @@ struct Place {
   StageKind stage;
 };
 
+void PrintTo(const Place& place, std::ostream* out) {
+  *out << engine_name(place.engine) << " on " << stage_name(place.stage);
+}
+
 class IoConformance : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {

@@ -42,8 +42,10 @@ class RandomLoad::Impl {
   std::vector<std::string> run_batch() {
     complaints_.clear();
     draw_batch();
+    if (one_in(2)) options_.hold();
     submit();
     disturb();
+    options_.release();
     collect();
     verify_written();
     verify_canaries();

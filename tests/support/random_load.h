@@ -32,6 +32,9 @@ struct RandomLoadOptions {
   uint32_t requests_max = 24;  // of a batch
   // Bytes of the written file as they are now; may be fewer at its end.
   std::function<std::vector<std::byte>(uint64_t offset, uint64_t length)> read_back;
+  // Called before some submissions, and again once cancels and aborts were tried: lets a test hold the disk meanwhile.
+  std::function<void()> hold = [] {};
+  std::function<void()> release = [] {};
   // Whether a request over this range may fail so. Cancels, aborts and ends of file are judged by the load itself.
   std::function<bool(const Error& error)> may_fail = [](const Error&) { return false; };
 };
