@@ -11,7 +11,7 @@
 
 namespace headrace::python {
 
-const Py_buffer& Hold::keep_buffer(nb::handle exporter, int flags) {
+Py_buffer& Hold::keep_buffer(nb::handle exporter, int flags) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(exporter.ptr(), view.get(), flags) != 0) throw nb::python_error();
   buffers_.push_back(std::move(view));

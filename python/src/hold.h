@@ -30,7 +30,7 @@ class Hold {
 
   void keep(nb::object owner) { owners_.push_back(std::move(owner)); }
   // Exports and keeps a buffer. Raises what the exporter raises.
-  const Py_buffer& keep_buffer(nb::handle exporter, int flags);
+  Py_buffer& keep_buffer(nb::handle exporter, int flags);
   // Gives back the buffer exported last.
   void drop_last_buffer() noexcept;
   // A torch tensor that the transfer writes into.

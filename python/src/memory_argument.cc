@@ -51,7 +51,7 @@ void add_target_buffer(nb::handle exporter, Hold& hold, std::vector<Span>& spans
 }
 
 void add_source_buffer(nb::handle exporter, Hold& hold, std::vector<Span>& spans) {
-  const Py_buffer& view = hold.keep_buffer(exporter, PyBUF_FULL_RO);
+  Py_buffer& view = hold.keep_buffer(exporter, PyBUF_FULL_RO);  // CPython 3.10 wants it mutable
   if (holds_references(view.format)) {
     const nb::str type = name_of_type(exporter);
     refuse(PyExc_ValueError, "%U holds Python objects, whose bytes mean nothing in a file", type.ptr());

@@ -78,6 +78,15 @@ def status_bytes(field: str) -> int:
     raise KeyError(field)
 
 
+def is_mapped(address: int, size: int) -> bool:
+    """True when all of these addresses belong to one mapping of this process."""
+    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first <= address and address + size <= last:
+            return True
+    return False
+
+
 def run_script(
     code: str, *arguments: str, before: tuple[str, ...] = (), timeout: float = 50
 ) -> subprocess.CompletedProcess[str]:

@@ -81,9 +81,10 @@ def test_a_child_neither_waits_for_nor_disturbs_its_parents_transfers(
     path.write_bytes(b"")
     data = random_bytes(1 << 20)
     h = headrace.Handle(engine=engine)
-    frozen.freeze()
-    held: dict[str, Any] = {"h": h, "w": h.write(path, data), "r": h.read("/dev/zero", bytearray(10))}
+    held: dict[str, Any] = {"h": h, "r": h.read("/dev/zero", bytearray(10))}
     held["r"].result()
+    frozen.freeze()
+    held["w"] = h.write(path, data)
 
     def work() -> None:
         assert held["r"].result() == 10, "what was done before the fork is known"
