@@ -23,9 +23,7 @@ SYSTEM_RANKS = {"std": 0, "posix": 1, "kernel": 2}
 def strip_comments(text: str) -> str:
     """Removes comments and keeps line numbers and string literals."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
-    return pattern.sub(
-        lambda m: "\n" * m[0].count("\n") if m[0].startswith(("//", "/*")) else m[0], text
-    )
+    return pattern.sub(lambda m: "\n" * m[0].count("\n") if m[0].startswith(("//", "/*")) else m[0], text)
 
 
 class Rules:

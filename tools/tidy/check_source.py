@@ -25,13 +25,18 @@ LIBRARY = ("include/", "src/", "python/src/")
 CALL = r"(?:(?:^|[;{{}}()?,=!&|<]|(?<!:):(?!:)|\breturn|\belse)\s*(?:std::|::)?|\bstd::)({names})\s*\("
 BANNED = [
     (
-        re.compile(r"(?<![\w.>])(?:std::|::)?\b(printf|fprintf|vprintf|vfprintf|puts|fputs|putchar|perror|dprintf)\s*\("),
+        re.compile(
+            r"(?<![\w.>])(?:std::|::)?\b(printf|fprintf|vprintf|vfprintf|puts|fputs|putchar|perror|dprintf)\s*\("
+        ),
         "prints",
     ),
     (re.compile(r"\bstd::(cout|cerr|clog)\b"), "prints"),
     (re.compile(r"\bfmt::(print|println)\s*\("), "prints"),
     (re.compile(r"#\s*include\s*<(iostream|print|fmt/ostream\.h|fmt/color\.h)>"), "is for printing"),
-    (re.compile(CALL.format(names="abort|exit|_exit|_Exit|quick_exit|terminate"), re.MULTILINE), "ends the process"),
+    (
+        re.compile(CALL.format(names="abort|exit|_exit|_Exit|quick_exit|terminate"), re.MULTILINE),
+        "ends the process",
+    ),
     (re.compile(r"\b(getenv|secure_getenv|setenv|putenv|environ)\b"), "touches the environment"),
     (re.compile(r"(?<![\w.>])(?:std::|::)?\b(sigaction|atexit|at_quick_exit)\s*\("), "installs a handler"),
     (re.compile(r"(\bstd::signal|\bsignal(?=\s*\(\s*SIG))\s*\("), "installs a handler"),

@@ -44,7 +44,8 @@ class LayersTest(Tree):
     def test_a_layer_may_include_what_its_row_lists(self) -> None:
         self.write("include/headrace/error.h", "#include <string>\n")
         self.write("src/base/units.h", "")
-        text = '#include <headrace/error.h>\n#include "base/units.h"\n#include <liburing.h>\n#include <sys/uio.h>\n'
+        text = '#include <headrace/error.h>\n#include "base/units.h"\n'
+        text += "#include <liburing.h>\n#include <sys/uio.h>\n"
         self.assertEqual(self.faults_of("src/engine/uring.cc", text), [])
 
     def test_an_upward_include_is_found(self) -> None:
@@ -108,14 +109,17 @@ class LayersTest(Tree):
 class SourceTest(Tree):
     def faults_of(self, text: str, path: str = "src/base/a.cc", head: str = HEAD) -> list[str]:
         self.write(path, text, head)
-        self.write("src/CMakeLists.txt", f"add_library(x {path.removeprefix('src/')})\n", head="# " + HEAD[3:41])
+        self.write(
+            "src/CMakeLists.txt", f"add_library(x {path.removeprefix('src/')})\n", head="# " + HEAD[3:41]
+        )
         return check_source.check(self.root)
 
     def test_this_tree_keeps_the_rules(self) -> None:
         self.assertEqual(check_source.check(ROOT), [])
 
     def test_clean_source_passes(self) -> None:
-        text = '\nvoid Transfer::abort() { t.abort(); p->exit(); static_assert(1); snprintf(a, 1, "printf("); }\n'
+        text = "\nvoid Transfer::abort() { t.abort(); p->exit(); static_assert(1); }\n"
+        text += 'int f() { return snprintf(a, 1, "printf("); }\n'
         text += "void WakeEvent::signal() noexcept { event_.signal(); }\n"
         self.assertEqual(self.faults_of(text + "bool abort();\n// abort() getenv() assert(x)\n"), [])
 
@@ -153,7 +157,9 @@ class SourceTest(Tree):
         self.assertEqual(self.faults_of("inline void f() { std::abort(); }\n", "src/base/check.h"), [])
 
     def test_a_missing_licence_is_found(self) -> None:
-        self.assertIn("does not start with", self.faults_of("int a;\n", head="// A.\n// B.\n// C.\n// D.\n")[0])
+        self.assertIn(
+            "does not start with", self.faults_of("int a;\n", head="// A.\n// B.\n// C.\n// D.\n")[0]
+        )
 
     def test_a_missing_file_comment_is_found(self) -> None:
         head = "// SPDX-License-Identifier: Apache-2.0\n// What.\n\n#include <string>\n"
