@@ -279,7 +279,7 @@ TEST_P(EngineConformance, WakeStormFromFourThreadsLosesNoPost) {
   constexpr uint32_t kPosts = 5'000;
   const auto engine = make(4);
   const os::Fd file = open_file(make_file(folder_, 4096), O_RDONLY);
-  const Memory target(4096, 1);
+  const Memory target(4 * 4096, 1);  // a place for each block in flight
   std::atomic<uint32_t> posted = 0;
   std::vector<std::jthread> wakers;
   wakers.reserve(kThreads);
@@ -291,15 +291,21 @@ TEST_P(EngineConformance, WakeStormFromFourThreadsLosesNoPost) {
       }
     });
   }
-  const Block block = {.cookie = 1, .descriptor = file.get(), .data = target.data(), .length_bytes = 4096};
-  uint32_t in_flight = 0;
+  std::vector<Block> idle = {{.cookie = 0}, {.cookie = 1}, {.cookie = 2}, {.cookie = 3}};
+  for (Block& block : idle) {
+    block.descriptor = file.get();
+    block.data = target.data() + block.cookie * 4096;
+    block.length_bytes = 4096;
+  }
+  const std::vector<Block> blocks = idle;
   std::array<Completion, 4> done = {};
-  while (posted.load() < kThreads * kPosts || in_flight > 0) {
-    if (posted.load() < kThreads * kPosts) in_flight += static_cast<uint32_t>(engine->submit({&block, 1}));
+  while (posted.load() < kThreads * kPosts || idle.size() < blocks.size()) {
+    if (posted.load() < kThreads * kPosts && !idle.empty() && engine->submit({&idle.back(), 1}) == 1) idle.pop_back();
     const size_t count = engine->reap(done, std::nullopt);
-    for (const Completion& completion : std::span(done).first(count))
+    for (const Completion& completion : std::span(done).first(count)) {
       EXPECT_EQ(completion.result, 4096);
-    in_flight -= static_cast<uint32_t>(count);
+      idle.push_back(blocks.at(completion.cookie));
+    }
   }
 }
 

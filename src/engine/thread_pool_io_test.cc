@@ -50,7 +50,10 @@ TEST(IoThreads, StartsNoThreadBeforeWorkAndNoMoreThanTheDepth) {
   ASSERT_TRUE(event.open(WakeEvent::Mode::polled).has_value());
   IoThreads threads(3, event);
   EXPECT_EQ(helper_threads().size(), 0u);
-  const std::vector<Block> blocks(3, {.descriptor = file.get(), .data = target.data(), .length_bytes = 1});
+  std::vector<Block> blocks;
+  for (uint64_t i = 0; i < 3; ++i) {
+    blocks.push_back({.cookie = i, .descriptor = file.get(), .data = target.data() + i, .length_bytes = 1});
+  }
   for (int round = 0; round < 20; ++round)
     (void)run(threads, event, blocks);
   EXPECT_LE(helper_threads().size(), 3u);
