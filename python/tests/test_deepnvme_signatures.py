@@ -178,7 +178,7 @@ def test_the_facts_are_those_in_the_source_of_the_installed_deepspeed(sources: P
     assert dict(bound) == {"__init__": {}, **PIN_METHODS}
 
 
-PARAMETER = re.compile(r"(\w+): [^=,]+(?: = ([^,]+))?")
+PARAMETER = re.compile(r"(\w+): [^=,]+?(?: = ([^,]+))?(?:, |$)")
 
 
 def compiled_signatures(function: Any) -> list[dict[str, Any]]:
