@@ -29,14 +29,14 @@ enum class Path : uint8_t { direct, buffered };
 inline constexpr int32_t kNotRegistered = -1;
 
 struct Block {
-  uint64_t cookie = 0;            // comes back in the completion
+  uint64_t cookie = 0;  // comes back in the completion
   Operation operation = Operation::read;
   Path path = Path::buffered;
   int descriptor = -1;
   int32_t memory_slot = kNotRegistered;  // of register_memory(); the bytes lie inside that region
   uint64_t offset_bytes = 0;
-  std::byte* data = nullptr;      // not written through when the operation is a write
-  uint32_t length_bytes = 0;      // at most caps().block_bytes_max
+  std::byte* data = nullptr;  // not written through when the operation is a write
+  uint32_t length_bytes = 0;  // at most caps().block_bytes_max
 };
 
 struct Completion {
@@ -45,10 +45,10 @@ struct Completion {
 };
 
 struct Caps {
-  uint32_t depth = 0;             // blocks in flight that this engine really holds
+  uint32_t depth = 0;  // blocks in flight that this engine really holds
   uint32_t block_bytes_max = 0;
-  uint32_t memory_slots = 0;      // 0: no registration
-  std::string detail;             // flags that worked, for people
+  uint32_t memory_slots = 0;  // 0: no registration
+  std::string detail;         // flags that worked, for people
 };
 
 using Clock = std::chrono::steady_clock;

@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <cerrno>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -30,6 +32,8 @@ template <class Function>
     pthread_setname_np(thread->native_handle(), name);
   } catch (const std::system_error& failure) {
     thread = std::unexpected(system_error("start thread", {}, failure.code().value()));
+  } catch (const std::bad_alloc&) {
+    thread = std::unexpected(system_error("start thread", {}, ENOMEM));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
