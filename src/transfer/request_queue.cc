@@ -15,6 +15,18 @@
 
 namespace headrace::transfer {
 
+namespace {
+
+// The parts of one owner follow each other. Found by halving: thousands of owners of one job may fail one after another.
+std::span<Part> parts_of(Job& job, const TransferState& owner) {
+  const auto first =
+      std::ranges::partition_point(job.parts, [&](const Part& part) { return part.begin < owner.offset_bytes(); });
+  const auto last = std::find_if(first, job.parts.end(), [&](const Part& part) { return part.owner.get() != &owner; });
+  return {first, last};
+}
+
+}  // namespace
+
 RequestQueue::~RequestQueue() {
   for (List& list : lists_) {
     while (list.first != nullptr)
@@ -58,8 +70,8 @@ uint64_t RequestQueue::drop(Job& job, const TransferState& owner, uint64_t& firs
   const std::lock_guard lock(mutex_);
   uint64_t dropped = 0;
   first = UINT64_MAX;
-  for (Part& part : job.parts) {
-    if (part.owner.get() != &owner || part.dropped || !job.queued || part.end <= job.position) continue;
+  for (Part& part : parts_of(job, owner)) {
+    if (part.dropped || !job.queued || part.end <= job.position) continue;
     const uint64_t from = std::max(part.begin, job.position);
     part.dropped = true;
     dropped += part.end - from;
@@ -73,9 +85,8 @@ uint64_t RequestQueue::drop(Job& job, const TransferState& owner, uint64_t& firs
 bool RequestQueue::drop_unless_started(Job& job, TransferState& owner) {
   const std::lock_guard lock(mutex_);
   if (owner.started() || !job.queued) return false;
-  for (Part& part : job.parts) {
-    if (part.owner.get() == &owner) part.dropped = true;
-  }
+  for (Part& part : parts_of(job, owner))
+    part.dropped = true;
   job.run_end = 0;
   if (!skip_dropped(job)) unlink(job);
   return true;
