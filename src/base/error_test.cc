@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How errors read.
+#include <headrace/error.h>
+
+#include <cerrno>
+
+#include <gtest/gtest.h>
+
+namespace headrace {
+namespace {
+
+TEST(Error, MessageNamesOperationPathRangeErrnoAndRemedy) {
+  const Error error = {.errno_value = ENOSPC,
+                       .operation = "write",
+                       .path = "/a/b",
+                       .offset_bytes = 10,
+                       .length_bytes = 20,
+                       .transferred_bytes = 5,
+                       .detail = "free some space"};
+  const std::string message = error.message();
+  for (const char* part : {"write", "/a/b", "10", "20", "ENOSPC", "No space left", "5 bytes", "free some space"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
+TEST(Error, MessageWithoutAnErrnoNamesTheCode) {
+  EXPECT_NE(Error{.code = ErrorCode::end_of_file}.message().find("end_of_file"), std::string::npos);
+  EXPECT_EQ((Error{.code = ErrorCode::closed, .operation = "submit"}.message()), "submit: closed");
+}
+
+TEST(Error, EveryCodeHasAName) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::closed); ++code) {
+    EXPECT_NE(error_code_name(static_cast<ErrorCode>(code)), "unknown");
+  }
+}
+
+TEST(Error, ErrnosAreNamedAndStrangeOnesToo) {
+  EXPECT_EQ(errno_name(EIO), "EIO");
+  EXPECT_EQ(errno_name(5027), "E?");
+  EXPECT_EQ(errno_name(-1), "E?");
+}
+
+}  // namespace
+}  // namespace headrace
