@@ -137,6 +137,8 @@ class Verdict:
         """reached: by the median. within spread: by the interval. Else missed, or not measured."""
         if self.interval is None:
             return "not measured"
+        if self.interval.probability < CONFIDENCE:
+            return "too few rounds"
         least = self.check.sign == ">="
         if self.interval.median >= self.check.target if least else self.interval.median <= self.check.target:
             return "reached"

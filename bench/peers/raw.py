@@ -16,6 +16,7 @@ import random
 import signal
 import statistics
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -190,10 +191,8 @@ def main() -> int:
             json.dump(result, file, indent=1, ensure_ascii=False)
             file.write("\n")
     print(render(result), end="")
-    judged = [verdict.word for verdict in verdicts(result)]
-    counts = ", ".join(
-        f"{judged.count(word)} {word}" for word in ("reached", "within spread", "missed", "not measured")
-    )
+    judged = Counter(verdict.word for verdict in verdicts(result))
+    counts = ", ".join(f"{count} {word}" for word, count in judged.most_common())
     say(f"figures to reach: {counts}; skipped or failed contenders: {len(result['skipped'])}")
     return 0
 
