@@ -2,6 +2,7 @@
 // What the system refuses, on every engine: the right errno, path and range, and a handle that works on afterwards.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -9,6 +10,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -364,6 +368,123 @@ TEST_P(ErrorConformance, ADeviceThatLosesItsBytesIsAnInputOutputError) {
     EXPECT_EQ(std::vector<std::byte>(target.begin(), target.begin() + static_cast<std::ptrdiff_t>(moved)),
               pattern(moved));
   }
+}
+
+TEST_P(ErrorConformance, DescriptorsOfEveryKindWorkOrAreRefusedByErrno) {
+  write_file(folder_.file("f"), pattern(100'000));
+  const auto refused = [](int descriptor) {
+    const Result<File> file = File::from_descriptor(descriptor);
+    return file ? 0 : file.error().errno_value;
+  };
+  std::array<int, 2> ends = {};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const os::Fd folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY));
+  const os::Fd path_only(::open(folder_.file("f").c_str(), O_PATH));
+  EXPECT_EQ(refused(-1), EBADF);
+  EXPECT_EQ(refused(1 << 20), EBADF);
+  EXPECT_EQ(refused(ends[0]), ESPIPE);
+  EXPECT_EQ(refused(folder.get()), EISDIR);
+  EXPECT_EQ(refused(path_only.get()), EBADF);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  std::vector<std::byte> target(5'000);
+  // With O_DIRECT, odd ranges work all the same; without a name, too.
+  const os::Fd direct(::open(folder_.file("f").c_str(), O_RDONLY | O_DIRECT));
+  const os::Fd nameless(::open(folder_.file("f").c_str(), O_RDWR));
+  const os::Fd in_memory(::memfd_create("f", 0));
+  ASSERT_EQ(::ftruncate(in_memory.get(), 100'000), 0);
+  ASSERT_EQ(::unlink(folder_.file("f").c_str()), 0);
+  for (const int descriptor : {direct.get(), nameless.get(), in_memory.get()}) {
+    const Result<File> file = File::from_descriptor(descriptor);
+    ASSERT_TRUE(file.has_value()) << file.error().message();
+    const Result<uint64_t> result =
+        handle_
+            .read(*file,
+                  {.offset_bytes = 12'345, .target = {target.data(), target.size(), {}}, .cache = CacheMode::bypass})
+            ->result();
+    EXPECT_EQ(result.value_or(0), 5'000u);
+    EXPECT_EQ(target[17], descriptor == in_memory.get() ? std::byte{0} : pattern_at(12'345 + 17));
+  }
+}
+
+TEST_P(ErrorConformance, ABlockDeviceIsAFileWithASize) {
+  constexpr uint64_t kDeviceBytes = 4 * kMiB + 3 * 512;  // its end is no multiple of a page
+  const LoopDevice device("device", kDeviceBytes, 512);
+  if (device.name().empty()) GTEST_SKIP() << "no loop device: " << device.why_not();
+  const Result<File> file = File::open(device.name(), FileMode::update);
+  ASSERT_TRUE(file.has_value()) << file.error().message();
+  EXPECT_EQ(file->size_bytes().value(), kDeviceBytes);
+  const std::vector<std::byte> source = pattern(kDeviceBytes);
+  for (const uint64_t begin : {uint64_t{0}, uint64_t{777}, kDeviceBytes - 100}) {
+    const uint64_t length = kDeviceBytes - begin;
+    ASSERT_EQ(handle_
+                  .write(*file, {.offset_bytes = begin,
+                                 .source = {source.data() + begin, length, {}},
+                                 .durability = Durability::data})
+                  ->result()
+                  .value(),
+              length);
+    std::vector<std::byte> target(length);
+    ASSERT_EQ(
+        handle_.read(*file, {.offset_bytes = begin, .target = {target.data(), length, {}}, .cache = CacheMode::bypass})
+            ->result()
+            .value(),
+        length);
+    EXPECT_TRUE(std::equal(target.begin(), target.end(), source.begin() + static_cast<std::ptrdiff_t>(begin)));
+  }
+  std::vector<std::byte> target(8192);
+  const Result<uint64_t> beyond =
+      handle_.read(*file, {.offset_bytes = kDeviceBytes - 100, .target = {target.data(), 8192, {}}})->result();
+  ASSERT_FALSE(beyond.has_value());
+  EXPECT_EQ(beyond.error().code, ErrorCode::end_of_file);
+  EXPECT_EQ(beyond.error().transferred_bytes, 100u);
+  EXPECT_EQ(write_error(*file, 8192, kDeviceBytes - 100).errno_value, ENOSPC);
+}
+
+TEST_P(ErrorConformance, MoreThanTwoGibibytesMoveInOneRequest) {
+  constexpr uint64_t kBytes = 0x7ffff000 + uint64_t{4097};
+  // Never touched: the null device takes addresses for granted.
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Result<Handle> handle = Handle::create({.engine = GetParam(), .workers = 2, .block_bytes = 1 << 30});
+  ASSERT_TRUE(handle.has_value());
+  const auto* data = static_cast<const std::byte*>(memory);
+  EXPECT_EQ(
+      handle->write(*File::open("/dev/null", FileMode::update), {.source = {data, kBytes, {}}, .copy = CopyMode::never})
+          ->result()
+          .value(),
+      kBytes);
+  // A file that is all hole but for its last bytes; only those are looked at.
+  const os::Fd sparse(::open(folder_.file("sparse").c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(::ftruncate(sparse.get(), kBytes + 10), 0);
+  ASSERT_EQ(::pwrite(sparse.get(), "end", 3, kBytes - 3 + 10), 3);
+  std::vector<std::byte> tail(100);
+  const Result<uint64_t> read =
+      handle
+          ->read(*File::from_descriptor(sparse.get()), {.offset_bytes = kBytes - 90, .target = {tail.data(), 100, {}}})
+          ->result();
+  EXPECT_EQ(read.value(), 100u);
+  EXPECT_EQ(std::memcmp(tail.data() + 97, "end", 3), 0);
+  ::munmap(memory, kBytes);
+}
+
+TEST_P(ErrorConformance, AHandleMayBeClosedAndDroppedInACallback) {
+  write_file(folder_.file("f"), pattern(100'000));
+  auto handle = std::make_shared<Handle>(*Handle::create({.engine = GetParam(), .workers = 2}));
+  std::vector<std::byte> target(100'000);
+  std::atomic<int> calls = 0;
+  const Transfer transfer =
+      *handle->read(*File::open(folder_.file("f"), FileMode::read), {.target = {target.data(), target.size(), {}}});
+  transfer.on_done([&calls, handle = std::move(handle)](const Transfer& done) mutable {
+    EXPECT_TRUE(done.done());
+    EXPECT_TRUE(handle->close().has_value());
+    handle.reset();
+    ++calls;
+  });
+  EXPECT_TRUE(transfer.result().has_value());
+  while (calls == 0)
+    flush_dispatcher();
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, ErrorConformance,

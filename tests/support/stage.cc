@@ -214,4 +214,16 @@ Stage extra_ext4(const std::string& name, uint64_t bytes) {
   return mount_ext4(name, bytes, 512);
 }
 
+LoopDevice::LoopDevice(const std::string& name, uint64_t bytes, uint32_t sector_bytes) : why_not_(workshop().why_not) {
+  if (!why_not_.empty()) return;
+  const std::string backing = workshop().folder + "/" + name + ".img";
+  const os::Fd image(::open(backing.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!image.is_open() || ::ftruncate(image.get(), static_cast<off_t>(bytes)) != 0) {
+    why_not_ = failed("image");
+    return;
+  }
+  device_ = loop_device(backing, sector_bytes, name_, why_not_);
+  if (!device_.is_open()) name_.clear();
+}
+
 }  // namespace headrace::test

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "os/fd.h"
+
 namespace headrace::test {
 
 enum class StageKind : uint8_t { build_tree, ext4_4096, tmpfs, ramfs, overlay, small_ext4 };
@@ -27,5 +29,18 @@ struct Stage {
 
 // One more ext4 on a loop device, for a test that breaks it.
 [[nodiscard]] Stage extra_ext4(const std::string& name, uint64_t bytes);
+
+// A loop device by itself.
+class LoopDevice {
+ public:
+  LoopDevice(const std::string& name, uint64_t bytes, uint32_t sector_bytes);
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }  // empty: could not be had
+  [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
+
+ private:
+  std::string name_;
+  std::string why_not_;
+  os::Fd device_;
+};
 
 }  // namespace headrace::test
