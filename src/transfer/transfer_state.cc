@@ -46,7 +46,7 @@ void TransferState::add_moved(const Moved& moved) noexcept {
   (moved.direct ? direct_bytes_ : buffered_bytes_).fetch_add(moved.bytes, std::memory_order_relaxed);
   if (moved.staged) staged_bytes_.fetch_add(moved.bytes, std::memory_order_relaxed);
   if (moved.registered) registered_bytes_.fetch_add(moved.bytes, std::memory_order_relaxed);
-  blocks_.fetch_add(1, std::memory_order_relaxed);
+  blocks_.fetch_add(moved.blocks, std::memory_order_relaxed);
 }
 
 void TransferState::fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation,

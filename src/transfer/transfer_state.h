@@ -60,6 +60,7 @@ struct Observer {
 // Where the payload of one finished piece of a block went.
 struct Moved {
   uint64_t bytes = 0;
+  uint32_t blocks = 0;  // 1 for the first piece of a block, so that the sum over all transfers counts blocks
   bool direct = false;
   bool staged = false;
   bool registered = false;

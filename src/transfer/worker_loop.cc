@@ -355,6 +355,7 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     if (good != 0) {
       Moved moved = route;
       moved.bytes = good;
+      moved.blocks = i == first ? 1 : 0;
       owner->add_moved(moved);
     }
     uint64_t resolved = piece.end - piece.begin;
