@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where memory lives. Plain values, usable from any thread, owning nothing.
+// Where memory lives.
+// Plain values: any thread, owning nothing.
 // Only host memory can be moved by this version; requests that name another device are refused by name.
 #pragma once
 

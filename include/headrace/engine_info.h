@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which engines exist and whether each works here, found by trying, never by reading versions.
-// Any thread; plain values.
+// Any thread.
+// Plain values that own their text.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What went wrong, as a value: which operation, on which file and byte range, the errno by name, and what to do.
-// Any thread; an Error owns everything it names. No exception leaves the library.
+// Any thread. No exception leaves the library.
+// An Error owns everything it names.
 #pragma once
 
 #include <cstdint>

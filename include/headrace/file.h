@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An open file that many requests share: opened once, alignments asked of the system once.
-// Any thread. Copies share the descriptors, which close when the last copy and the last transfer let go.
+// Any thread.
+// Copies share the descriptors, which close when the last copy and the last transfer let go.
 #pragma once
 
 #include <cstdint>

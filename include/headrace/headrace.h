@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything a C++ user needs, in one include.
-// The headers it names say what may be called from where, and who owns what.
+// The headers it names say what may be called from which thread,
+// and who owns what.
 #pragma once
 
 #include <headrace/atomic_file.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library prints nothing: what it wants to say (a fall-back taken, a limit met) goes to one sink of the program's.
 // Any thread may set the sink; it is called on the library's dispatcher thread, never on an I/O thread.
+// The library owns the sink until another is set.
 #pragma once
 
 #include <cstdint>

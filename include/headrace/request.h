@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to move: one range of one file, and one or several regions of memory that it is gathered from or scattered to.
-// Plain values read during the call that takes them; the regions themselves must outlive the transfer.
+// Plain values, read during the call that takes them.
+// They own nothing: the regions themselves must outlive the transfer.
 #pragma once
 
 #include <cstdint>

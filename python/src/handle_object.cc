@@ -43,11 +43,11 @@ HandleObject::HandleObject(Handle handle) : handle_(std::move(handle)) { living_
 
 HandleObject::~HandleObject() {
   std::erase(living_handles(), this);
-  if (generation_ == fork_generation() && !interpreter_is_leaving() && !given_up_) {
+  if (!belongs_to_parent() && !interpreter_is_leaving() && !given_up_) {
     // A destructor cannot raise KeyboardInterrupt: asked for again, it comes with the next bytecode.
     if (!close_unheard(kPatienceOnExit)) PyErr_SetInterrupt();
   }
-  if (generation_ != fork_generation() || given_up_) {
+  if (belongs_to_parent() || given_up_) {
     // Not destroyed: in a forked child its threads do not exist, and after a stuck device the memory must stay.
     static_cast<void>(new Handle(std::move(handle_)));
     return;
@@ -55,10 +55,15 @@ HandleObject::~HandleObject() {
   without_gil([&] { const Handle last = std::move(handle_); });
 }
 
-Handle& HandleObject::open_handle() {
-  if (generation_ != fork_generation()) {
+const Handle& HandleObject::handle_of_this_process() const {
+  if (belongs_to_parent()) {
     refuse_closed("this handle belongs to the process that forked this one: make a new headrace.Handle here");
   }
+  return handle_;
+}
+
+Handle& HandleObject::open_handle() {
+  static_cast<void>(handle_of_this_process());
   if (interpreter_is_leaving()) refuse_closed("the interpreter is exiting");
   if (!handle_.is_open()) refuse_closed("this handle is closed");
   return handle_;
@@ -66,7 +71,7 @@ Handle& HandleObject::open_handle() {
 
 void HandleObject::close(std::optional<double> timeout_s) {
   const Deadline deadline(timeout_s);
-  if (generation_ != fork_generation() || interpreter_is_leaving()) return;
+  if (belongs_to_parent() || interpreter_is_leaving()) return;
   Status status;
   if (!wait_in_slices(deadline, [&](Nanoseconds slice) { return is_over(status = handle_.close(slice)); })) {
     refuse(PyExc_TimeoutError, "requests of this handle are not done yet: it takes no more, and their memory stays");
@@ -111,7 +116,7 @@ void close_all_handles() {
   std::vector<HandleObject*>& handles = living_handles();
   for (size_t i = 0; i < handles.size(); ++i) {
     HandleObject* handle = handles[i];
-    if (handle->generation_ != fork_generation() || handle->given_up_) continue;
+    if (handle->belongs_to_parent() || handle->given_up_) continue;
     const nb::object self = nb::find(handle);  // keeps it while the GIL is away
     const auto left = std::chrono::duration_cast<Nanoseconds>(end - std::chrono::steady_clock::now());
     handle->close_unheard(std::max(left, Nanoseconds{0}));
@@ -153,6 +158,7 @@ void construct(HandleObject* self, const std::string& engine, std::optional<int6
 }
 
 std::string describe(const HandleObject& self) {
+  if (self.belongs_to_parent()) return "<headrace.Handle of the process that forked this one>";
   if (!self.handle().is_open()) return "<headrace.Handle closed>";
   const HandleFacts facts = self.handle().facts();
   return "<headrace.Handle engine=" + std::string(engine_name(facts.engine)) +
@@ -197,15 +203,16 @@ Raises the first error of a write whose result nobody asked for, or TimeoutError
 not answer within ``timeout`` seconds: then what the kernel holds stays alive, and close() can be
 called again.)")
       .def_prop_ro(
-          "closed", [](const HandleObject& self) { return !self.handle().is_open(); }, "True after close().")
+          "closed", [](const HandleObject& self) { return self.belongs_to_parent() || !self.handle().is_open(); },
+          "True after close().")
       .def(
-          "stats", [](HandleObject& self) { return stats_dict(self.handle().stats()); },
+          "stats", [](HandleObject& self) { return stats_dict(self.handle_of_this_process().stats()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"),
           R"(Counts since the handle was made: requests, failed, bytes, unfinished_requests, errors_by_errno, and
 for "reads" and "writes" the same with blocks, bytes_by_route and latency_ns (percentiles from
 submission to done).)")
       .def(
-          "facts", [](HandleObject& self) { return facts_dict(self.handle().facts()); },
+          "facts", [](HandleObject& self) { return facts_dict(self.handle_of_this_process().facts()); },
           nb::sig("def facts(self) -> dict[str, typing.Any]"),
           "What the handle settled on: engine, engine_detail, workers, block_bytes, queue_depth, staging_bytes and so "
           "on.")

@@ -27,6 +27,9 @@ class HandleObject {
 
   // Raises ClosedError after close(), in a forked child, and while the interpreter exits.
   Handle& open_handle();
+  // Raises ClosedError in a forked child, where a lock of the handle may be held for ever.
+  const Handle& handle_of_this_process() const;
+  [[nodiscard]] bool belongs_to_parent() const noexcept { return generation_ != fork_generation(); }
   [[nodiscard]] const Handle& handle() const noexcept { return handle_; }
   [[nodiscard]] const std::shared_ptr<HoldList>& holds() const noexcept { return holds_; }
 

@@ -49,7 +49,8 @@ void flush_for_a_while() {
 void leave_python() {
   close_all_handles();
   flush_for_a_while();
-  remove_log_sink();
+  // In a forked child the lock of the sink may be held for ever; what it would print is stopped below all the same.
+  if (fork_generation() == 0) remove_log_sink();
   stop_entries(kPatienceForCallbacks);
 }
 

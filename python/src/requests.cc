@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -190,6 +191,22 @@ class OpenedFiles {
   std::map<int64_t, FileArgument> by_number_;
 };
 
+// All holds are tied to their transfers before any Python object is made, which may fail.
+nb::list wrap_all(HandleObject& self, const std::vector<Transfer>& started, std::vector<Item>& items,
+                  const std::vector<const FileArgument*>& files, const char* operation) {
+  const bool is_read = std::string_view(operation) == "read";
+  std::vector<TransferObject> wrapped;
+  wrapped.reserve(started.size());
+  for (size_t i = 0; i < started.size(); ++i) {
+    wrapped.push_back(wrap(self, started[i], std::move(items[i].memory.hold), is_read,
+                           {operation, nb::borrow(files[i]->name), items[i].offset_bytes, items[i].memory.bytes}));
+  }
+  nb::list transfers;
+  for (TransferObject& transfer : wrapped)
+    transfers.append(nb::cast(std::move(transfer)));
+  return transfers;
+}
+
 nb::list read_many(HandleObject& self, nb::handle items, bool partial, int64_t priority, Word copy, Word cache) {
   self.open_handle();
   const ReadRequest options = read_options(partial, priority, copy, cache);
@@ -209,16 +226,11 @@ nb::list read_many(HandleObject& self, nb::handle items, bool partial, int64_t p
     request.request.targets = item.memory.targets;
     sources.push_back(&source);
   }
-  nb::list transfers;
-  if (requests.empty()) return transfers;
+  if (requests.empty()) return {};
   Handle& handle = self.open_handle();
   auto started = without_gil([&] { return handle.read_many(requests); });
   if (!started) raise(started.error(), files.name_for(started.error()));
-  for (size_t i = 0; i < taken.size(); ++i) {
-    Asked asked{"read", nb::borrow(sources[i]->name), taken[i].offset_bytes, taken[i].memory.bytes};
-    transfers.append(nb::cast(wrap(self, (*started)[i], std::move(taken[i].memory.hold), true, std::move(asked))));
-  }
-  return transfers;
+  return wrap_all(self, *started, taken, sources, "read");
 }
 
 nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, OptionalWord durability, int64_t priority,
@@ -243,17 +255,14 @@ nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, Opt
     request.request.sources = item.memory.sources;
     targets.push_back(&target);
   }
-  nb::list transfers;
-  if (requests.empty()) return transfers;
+  if (requests.empty()) return {};
   Handle& handle = self.open_handle();
   auto started = without_gil([&] { return handle.write_many(requests); });
   if (!started) raise(started.error(), files.name_for(started.error()));
   for (size_t i = 0; i < taken.size(); ++i) {
     if (targets[i]->atomic != nullptr) targets[i]->atomic->add_write((*started)[i]);
-    Asked asked{"write", nb::borrow(targets[i]->name), taken[i].offset_bytes, taken[i].memory.bytes};
-    transfers.append(nb::cast(wrap(self, (*started)[i], std::move(taken[i].memory.hold), false, std::move(asked))));
   }
-  return transfers;
+  return wrap_all(self, *started, taken, targets, "write");
 }
 
 AtomicFileObject replace(HandleObject& self, nb::handle path, nb::handle size, Word durability) {

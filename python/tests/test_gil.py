@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter goes on while the library waits: nothing that blocks holds the GIL, no I/O thread wants it."""
+"""The interpreter goes on while the library waits: waits let go of the GIL, and I/O threads never take it."""
 
 from __future__ import annotations
 
