@@ -410,7 +410,7 @@ TEST_P(IoConformance, AThousandRoundsLeaveDescriptorsAndMemoryFlat) {
   Handle handle = make({.workers = 2});
   write_file(path("f"), pattern(200'000));
   size_t descriptors = 0;
-  uint64_t memory = 0;
+  [[maybe_unused]] uint64_t memory = 0;
   for (int round = 0; round < 1000; ++round) {
     if (round == 100) {
       descriptors = open_descriptors();
