@@ -44,6 +44,8 @@ def check(code: str, tmp_path: Path) -> str:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(code))
     package = Path(headrace.__file__).resolve().parents[1]
+    # An installed package is found by its py.typed; a tree that is merely on the path has to be named.
+    environment = {"PATH": ""} if package.name == "site-packages" else {"PATH": "", "MYPYPATH": str(package)}
     done = subprocess.run(
         [
             sys.executable,
@@ -57,7 +59,7 @@ def check(code: str, tmp_path: Path) -> str:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"MYPYPATH": str(package), "PATH": ""},
+        env=environment,
         check=False,
     )
     return done.stdout + done.stderr
