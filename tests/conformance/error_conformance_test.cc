@@ -161,6 +161,7 @@ TEST_P(ErrorConformance, AnotherUserIsDenied) {
 
 TEST_P(ErrorConformance, AWriteOnlyFileIsWrittenAndNotRead) {
   SKIP_UNLESS_ROOT();
+  (void)handle_.close();
   write_file(folder_.file("f"), pattern(100'000));
   ASSERT_EQ(::chmod(folder_.file("f").c_str(), 0222), 0);
   const int status = run_in_child([&] {

@@ -259,7 +259,7 @@ TEST(Stress, ForksDuringReadsNeitherHarmTheReadsNorTheHandle) {
     if (child == 0) {
       std::memset(target, 0xFF, kBytes);  // its own copy
       if (handle.read(file, {}).has_value()) ::_exit(1);
-      if (round % 50 == 0) {
+      if (round % 50 == 0 && kThreadsMayStartAfterFork) {
         Result<Handle> own = Handle::create({.workers = 1});
         if (!own || own->read(*File::open(folder.file("f"), FileMode::read), {.target = {target, 5000, {}}})
                             ->result()

@@ -18,9 +18,15 @@
 #include <cstdio>
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer ends a forked child that starts threads, unless told otherwise.
+// ThreadSanitizer ends a forked child that starts threads, unless told otherwise. And it does not see liburing unmap a
+// ring (by system calls of its own), so that the next ring at the same address looks shared with the last one's thread.
 extern "C" __attribute__((weak, used, visibility("default"))) const char* __tsan_default_options();
 const char* __tsan_default_options() { return "die_after_fork=0"; }
+extern "C" __attribute__((weak, used, visibility("default"))) const char* __tsan_default_suppressions();
+const char* __tsan_default_suppressions() { return "race:/liburing.h\nrace:/liburing/barrier.h\n"; }
+inline constexpr bool kThreadsMayStartAfterFork = false;  // while the parent has threads: their identities collide
+#else
+inline constexpr bool kThreadsMayStartAfterFork = true;
 #endif
 
 namespace headrace::test {
