@@ -5,8 +5,8 @@
     python zero3_generate.py --under deepspeed      # compiles its async_io: needs a compiler, ninja, libaio
 
 The model is a LLaMA of random weights, made on the first run: nothing is downloaded. Every token reads all
-parameters from disk, since they are dropped from the page cache before it. Runs on the CPU, prints one line of
-JSON. Needs torch, deepspeed, transformers and accelerate.
+parameters from disk, since they are dropped from the page cache before it. Runs on the CPU and prints JSON.
+Needs torch, deepspeed, transformers and accelerate.
 """
 
 from __future__ import annotations
