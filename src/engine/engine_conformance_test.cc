@@ -411,6 +411,7 @@ TEST_P(EngineConformance, TwoHundredConstructionsLeakNoDescriptor) {
   const size_t before = open_descriptors();
   for (int i = 0; i < 200; ++i) {
     const auto engine = make(4);
+    ASSERT_NE(engine, nullptr);
     if (i % 3 == 0) {
       EXPECT_EQ(complete_one(*engine, block), 4096);
     }
