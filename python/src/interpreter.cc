@@ -23,7 +23,7 @@ std::atomic<unsigned long> leaving_thread{0};
 // Forks that Python does not see, by exec or in C, run no Python code in the child.
 void after_fork_in_child() {
   generation.fetch_add(1);
-  entering.store(0);  // the threads that were on their way in do not exist here
+  entering.store(0);  // the threads that were on their way in do not exist here; a fork in a callback makes it -1 later
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ void stop_entries(Nanoseconds patience) {
   leaving.store(true);
   const auto end = std::chrono::steady_clock::now() + patience;
   without_gil([&] {
-    while (entering.load() != 0 && std::chrono::steady_clock::now() < end) {
+    while (entering.load() > 0 && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   });

@@ -33,29 +33,29 @@ void append_buffer(const Py_buffer& view, std::vector<Span>& spans) {
   spans.push_back({static_cast<std::byte*>(view.buf), static_cast<uint64_t>(view.len)});
 }
 
-void add_target_buffer(nb::handle exporter, Hold& hold, std::vector<Span>& spans) {
-  // Asked first without the wish to write, so that a refusal can say which of the two it was.
-  const Py_buffer& shape = hold.keep_buffer(exporter, PyBUF_FULL_RO);
-  const bool read_only = shape.readonly != 0;
-  const bool references = holds_references(shape.format);
-  const bool contiguous = PyBuffer_IsContiguous(&shape, 'C') != 0;
-  hold.drop_last_buffer();
+[[noreturn]] void refuse_references(nb::handle exporter) {
   const nb::str type = name_of_type(exporter);
-  if (references) refuse(PyExc_ValueError, "%U holds Python objects, whose bytes mean nothing in a file", type.ptr());
-  if (read_only) refuse(PyExc_ValueError, "%U is read-only and cannot be a read target", type.ptr());
-  if (!contiguous) {
-    refuse(PyExc_ValueError, "%U is not C-contiguous and cannot be a read target: read into a contiguous one and copy",
-           type.ptr());
-  }
+  refuse(PyExc_ValueError, "%U holds Python objects, whose bytes mean nothing in a file", type.ptr());
+}
+
+[[noreturn]] void refuse_target(nb::handle exporter, const char* why) {
+  const nb::str type = name_of_type(exporter);
+  refuse(PyExc_ValueError, "%U is %s and cannot be a read target", type.ptr(), why);
+}
+
+void add_target_buffer(nb::handle exporter, Hold& hold, std::vector<Span>& spans) {
+  // Asked without the wish to write, so that a refusal can say which it was.
+  const Py_buffer& shape = hold.keep_buffer(exporter, PyBUF_FULL_RO);
+  if (holds_references(shape.format)) refuse_references(exporter);
+  if (shape.readonly != 0) refuse_target(exporter, "read-only");
+  if (PyBuffer_IsContiguous(&shape, 'C') == 0) refuse_target(exporter, "not C-contiguous");
+  hold.drop_last_buffer();
   append_buffer(hold.keep_buffer(exporter, PyBUF_CONTIG), spans);
 }
 
 void add_source_buffer(nb::handle exporter, Hold& hold, std::vector<Span>& spans) {
   Py_buffer& view = hold.keep_buffer(exporter, PyBUF_FULL_RO);  // CPython 3.10 wants it mutable
-  if (holds_references(view.format)) {
-    const nb::str type = name_of_type(exporter);
-    refuse(PyExc_ValueError, "%U holds Python objects, whose bytes mean nothing in a file", type.ptr());
-  }
+  if (holds_references(view.format)) refuse_references(exporter);
   if (PyBuffer_IsContiguous(&view, 'C') != 0) return append_buffer(view, spans);
 
   PyObject* copy = PyBytes_FromStringAndSize(nullptr, view.len);

@@ -147,6 +147,15 @@ def wait_until(condition: Callable[[], object]) -> None:
         os.sched_yield()
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Until the main thread of a process sleeps, many times in a row, so that it is in a wait."""
+    seen = 0
+    while seen < 50:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        seen = seen + 1 if state == "S" else 0
+        os.sched_yield()
+
+
 def need_root(why: str) -> None:
     if os.geteuid() != 0:
         pytest.skip(f"needs root: {why}")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import FrozenFileSystem, evict, run_script
+from support import FrozenFileSystem, evict, run_script, wait_until_asleep
 
 START = """
     import sys, threading, time
@@ -156,6 +156,7 @@ def start_stuck(frozen: FrozenFileSystem) -> subprocess.Popen[str]:
 
 def test_ctrl_c_ends_the_wait_for_a_stuck_device_at_exit(frozen: FrozenFileSystem) -> None:
     process = start_stuck(frozen)
+    wait_until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     assert process.stdout.readline() == "after\n"

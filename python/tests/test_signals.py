@@ -14,7 +14,7 @@ from pathlib import Path
 
 import headrace
 import pytest
-from support import FrozenFileSystem, random_bytes
+from support import FrozenFileSystem, random_bytes, wait_until_asleep
 
 WAITS = {
     "result": "t.result()",
@@ -81,15 +81,6 @@ def test_ctrl_c_interrupts_at_once(frozen: FrozenFileSystem, wait: str) -> None:
     stdout, stderr = process.communicate("end\n", timeout=30)
     assert stdout.strip() in ("True", "AbortedError"), stderr
     assert process.returncode == 0, stderr
-
-
-def wait_until_asleep(pid: int) -> None:
-    """Until the main thread sleeps, twice in a row, so that it is in the wait."""
-    seen = 0
-    while seen < 50:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        seen = seen + 1 if state == "S" else 0
-        os.sched_yield()
 
 
 def test_signals_during_transfers_change_nothing(tmp_path: Path, engine: str) -> None:
