@@ -97,7 +97,8 @@ class HEADRACE_EXPORT Handle {
   [[nodiscard]] Result<Transfer> read(const File& file, const ReadRequest& request);
   [[nodiscard]] Result<Transfer> write(const File& file, const WriteRequest& request);
   // One submission. Ranges of one file that touch each other are moved together. The results are in the order of the items.
-  // All items are checked before any is started. Writes with Durability::data share one datasync per file.
+  // All items are checked before any is started. Writes with Durability::data share one datasync per file (one for each
+  // batch that requests_max lets in).
   [[nodiscard]] Result<std::vector<Transfer>> read_many(std::span<const ReadItem> items);
   [[nodiscard]] Result<std::vector<Transfer>> write_many(std::span<const WriteItem> items);
   // The whole file, atomically: see AtomicFile. The commit is part of the transfer.

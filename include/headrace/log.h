@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library prints nothing: what it wants to say (a fall-back taken, a limit met) goes to one sink of the program's.
 // Any thread may set the sink; it is called on the library's dispatcher thread, never on an I/O thread.
-// The library owns the sink until another is set.
+// The library keeps every sink it was given until the process ends: a record may be on its way to a replaced one.
 #pragma once
 
 #include <cstdint>

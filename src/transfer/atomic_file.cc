@@ -208,6 +208,8 @@ AtomicFile::~AtomicFile() = default;
 const File& AtomicFile::file() const noexcept { return impl_->file(); }
 const std::string& AtomicFile::temporary_path() const noexcept { return impl_->temporary(); }
 Status AtomicFile::commit() { return impl_->commit(); }
-void AtomicFile::discard() noexcept { impl_->discard(); }
+void AtomicFile::discard() noexcept {
+  if (impl_) impl_->discard();  // null once moved from
+}
 
 }  // namespace headrace

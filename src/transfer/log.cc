@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One shared sink behind a mutex.
+// One sink behind an atomic pointer.
 // Any thread.
 // Never destroyed: records may come after main().
 #include "transfer/log.h"
 
-#include <memory>
-#include <mutex>
+#include <atomic>
 #include <utility>
 
 #include "transfer/task_thread.h"
@@ -13,30 +12,19 @@
 namespace headrace {
 namespace {
 
-using Sink = std::function<void(const LogRecord&)>;
-struct SharedSink {
-  std::mutex mutex;
-  std::shared_ptr<const Sink> sink;  // guarded by mutex
+struct Sink {
+  std::function<void(const LogRecord&)> call;
+  const Sink* replaced;  // stays: a record may be on its way to it, and programs set a sink once or twice
 };
-
-SharedSink& shared_sink() {
-  static SharedSink* const sink = new SharedSink;
-  return *sink;
-}
-
-std::shared_ptr<const Sink> current_sink() {
-  SharedSink& shared = shared_sink();
-  const std::lock_guard lock(shared.mutex);
-  return shared.sink;
-}
+// A bare pointer, because a lock held at a fork would hang the child's first record.
+std::atomic<const Sink*> current_sink = nullptr;
 
 }  // namespace
 
 void set_log_sink(std::function<void(const LogRecord&)> sink) {
-  std::shared_ptr<const Sink> fresh = sink ? std::make_shared<const Sink>(std::move(sink)) : nullptr;
-  SharedSink& shared = shared_sink();
-  const std::lock_guard lock(shared.mutex);
-  shared.sink = std::move(fresh);
+  auto* fresh = new Sink{std::move(sink), current_sink.load(std::memory_order_acquire)};
+  while (!current_sink.compare_exchange_weak(fresh->replaced, fresh, std::memory_order_acq_rel)) {
+  }
 }
 
 void flush_dispatcher() { transfer::dispatcher().flush(); }
@@ -44,9 +32,11 @@ void flush_dispatcher() { transfer::dispatcher().flush(); }
 namespace transfer {
 
 void log(LogLevel level, std::string message) {
-  if (current_sink() == nullptr) return;
+  const Sink* set = current_sink.load(std::memory_order_acquire);
+  if (set == nullptr || !set->call) return;
   dispatcher().post([record = LogRecord{level, std::move(message)}] {
-    if (const std::shared_ptr<const Sink> sink = current_sink()) (*sink)(record);
+    const Sink* sink = current_sink.load(std::memory_order_acquire);
+    if (sink->call) sink->call(record);
   });
 }
 
