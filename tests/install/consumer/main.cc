@@ -28,7 +28,8 @@ int main(int argument_count, char** arguments) {
   if (!source) return fail(source.error());
   auto target = headrace::Buffer::create(bytes);
   if (!target) return fail(target.error());
-  for (uint64_t i = 0; i < bytes; ++i) source->data()[i] = static_cast<std::byte>(i * 2654435761U >> 24);
+  for (uint64_t i = 0; i < bytes; ++i)
+    source->data()[i] = static_cast<std::byte>(i * 2654435761U >> 24);
 
   auto file = headrace::File::open(path, headrace::FileMode::truncate);
   if (!file) return fail(file.error());
