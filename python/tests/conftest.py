@@ -6,6 +6,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import headrace
 import support
+
+# A shell that runs the suite in the background has it started with SIGINT ignored, and so everything that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WATCHDOG_S = 60
 
