@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import headrace
 import support
 
-# A shell that runs the suite in the background starts it with SIGINT ignored, and so everything that it starts.
+# A shell that runs the suite in the background starts it, and all that it starts, with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WATCHDOG_S = 60

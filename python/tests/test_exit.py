@@ -33,7 +33,8 @@ ENDS = {
     "a callback": ("w.add_done_callback(lambda t: None)", 0),
     "a module-level reference from elsewhere": ("sys.modules['headrace'].kept = (h, w, r)", 0),
     "a cycle": ("w2 = [h, w]; w2.append(w2); del h, w", 0),
-    "a daemon thread that waits": ("threading.Thread(target=r.result, daemon=True).start()", 0),
+    # The exit aborts the read: exception() gives that to the thread instead of raising it there.
+    "a daemon thread that waits": ("threading.Thread(target=r.exception, daemon=True).start()", 0),
 }
 
 
