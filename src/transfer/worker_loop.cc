@@ -14,12 +14,15 @@
 
 #include "base/align.h"
 #include "base/check.h"
+#include "memory/stream_copy.h"
 #include "os/error.h"
 #include "transfer/handle_state.h"
 #include "transfer/open_file.h"
 
 namespace headrace::transfer {
 namespace {
+
+constexpr uint64_t kStreamCopyBytes = uint64_t{8} << 20;  // smaller jobs may be of use in the processor's caches
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
@@ -31,6 +34,14 @@ struct Piece {
 Piece piece_of(const Part& part, uint64_t begin, uint64_t end) {
   const uint64_t from = std::max(begin, part.begin);
   return {.begin = from, .end = std::min(end, part.end), .data = part.data + (from - part.begin)};
+}
+
+void copy(const Job& job, std::byte* target, const std::byte* source, uint64_t bytes) {
+  if (job.end() - job.parts.front().begin >= kStreamCopyBytes) {
+    memory::stream_copy(target, source, bytes);
+  } else {
+    std::memcpy(target, source, bytes);
+  }
 }
 
 }  // namespace
@@ -96,10 +107,12 @@ bool WorkerLoop::has_room() const {
          delayed_.empty();
 }
 
+size_t WorkerLoop::batch() const { return std::max<size_t>(kBatchMin, in_engine_ / 2); }
+
 void WorkerLoop::fill() {
   std::array<QueuedBlock, kTakeMax> taken;
   while (has_room() && !handle_.queue().empty()) {
-    const size_t room = std::min({free_entries_.size(), free_staging_.size(), taken.size()});
+    const size_t room = std::min({free_entries_.size(), free_staging_.size(), taken.size(), batch()});
     const size_t count = handle_.queue().take(std::span(taken).first(room),
                                               std::min(kTakeBytes, options_.in_flight_bytes_max - in_flight_bytes_));
     if (count == 0) break;
@@ -175,14 +188,14 @@ void WorkerLoop::choose_memory(InFlight& entry) {
 void WorkerLoop::gather(const InFlight& entry) {
   for (size_t i = entry.part; i < entry.job->parts.size() && entry.job->parts[i].begin < entry.plan.end; ++i) {
     const Piece piece = piece_of(entry.job->parts[i], entry.plan.begin, entry.plan.end);
-    std::memcpy(entry.data + (piece.begin - entry.plan.io_begin), piece.data, piece.end - piece.begin);
+    copy(*entry.job, entry.data + (piece.begin - entry.plan.io_begin), piece.data, piece.end - piece.begin);
   }
 }
 
 void WorkerLoop::scatter(const InFlight& entry, uint64_t good_end) {
   for (size_t i = entry.part; i < entry.job->parts.size() && entry.job->parts[i].begin < good_end; ++i) {
     const Piece piece = piece_of(entry.job->parts[i], entry.plan.begin, good_end);
-    std::memcpy(piece.data, entry.data + (piece.begin - entry.plan.io_begin), piece.end - piece.begin);
+    copy(*entry.job, piece.data, entry.data + (piece.begin - entry.plan.io_begin), piece.end - piece.begin);
   }
 }
 
@@ -225,8 +238,12 @@ void WorkerLoop::sleep_or_reap() {
   const size_t count = engine_.reap(completions_, deadline);
   worker_.waiting_.store(false, std::memory_order_seq_cst);
   in_engine_ -= static_cast<uint32_t>(count);
-  for (size_t i = 0; i < count; ++i)
-    on_completion(completions_[i]);
+  for (size_t i = 0; i < count;) {
+    const size_t end = std::min(count, i + batch());
+    for (; i < end; ++i)
+      on_completion(completions_[i]);
+    if (i < count) fill();
+  }
   if (!delayed_.empty() && Clock::now() >= delayed_until_) {
     for (uint32_t index : delayed_)
       send_again(index);

@@ -29,6 +29,7 @@ class WorkerLoop {
 
  private:
   using Clock = engine::Clock;
+  static constexpr size_t kBatchMin = 2;                     // the kernel holds back what comes in larger batches
   static constexpr uint32_t kTakeMax = 32;                   // blocks taken from the queue at once
   static constexpr uint64_t kTakeBytes = uint64_t{2} << 20;  // and their bytes, so that other workers find some too
   static constexpr uint32_t kImmediateRetriesMax = 1000;     // EINTR, and writes of nothing
@@ -53,6 +54,9 @@ class WorkerLoop {
 
   void read_mail();
   void fill();
+  // How many blocks are resolved, and how many sent, before the other half has its turn. The less the device holds, the
+  // sooner it gets the next ones: it must not idle while a long batch is prepared.
+  [[nodiscard]] size_t batch() const;
   // False when the block cannot be sent under the options; finish() it then.
   [[nodiscard]] bool prepare(uint32_t index, QueuedBlock&& block);
   void choose_memory(InFlight& entry);
