@@ -79,8 +79,8 @@ class HEADRACE_EXPORT Transfer {
 
 enum class WaitFor : uint8_t { any, first_error, all };
 
-// Blocks until any, all or the first failed one of `transfers` is done, or the timeout ends. Returns the number that are
-// done. Collects nothing. A negative timeout waits for ever.
+// Blocks until any, all or the first failed one of `transfers` is done, or the timeout ends. A cancelled one did not
+// fail. Returns the number that are done. Collects nothing. A negative timeout waits for ever.
 HEADRACE_EXPORT size_t wait(std::span<const Transfer> transfers, WaitFor condition, Transfer::Nanoseconds timeout);
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 // A Transfer shares its state.
 #include <headrace/transfer.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "os/futex.h"
@@ -72,36 +73,28 @@ void Transfer::keep_alive(std::shared_ptr<void> owner) const {
 
 size_t wait(std::span<const Transfer> transfers, WaitFor condition, Transfer::Nanoseconds timeout) {
   const std::optional<Clock::time_point> deadline = deadline_after(timeout);
-  const auto observer = std::make_shared<Observer>();
+  const auto observer = std::make_shared<Observer>(condition == WaitFor::first_error);
   size_t observed = 0;
-  bool failed_already = false;
   for (const Transfer& transfer : transfers) {
     const std::shared_ptr<TransferState>& state = transfer.internal();
     if (state && !state->orphaned() && state->observe(observer)) {
       ++observed;
-    } else if (state && state->done()) {
-      failed_already |= !state->peek_result().has_value();
+    } else if (state && state->done() && !state->cancelled() && !state->peek_result()) {
+      observer->failed.store(true, std::memory_order_seq_cst);
     }
   }
   const size_t done_already = transfers.size() - observed;
-  const auto satisfied = [&](size_t done) {
-    if (done == transfers.size()) return true;
-    if (condition == WaitFor::any) return done != 0;
-    return condition == WaitFor::first_error &&
-           (failed_already || observer->failed.load(std::memory_order_relaxed) != 0);
-  };
-  size_t done = done_already;
-  while (true) {
-    const uint32_t changes = observer->changes.load(std::memory_order_acquire);
-    done = done_already + observer->done.load(std::memory_order_relaxed);
-    if (satisfied(done)) break;
+  const size_t wanted = condition == WaitFor::any ? std::min<size_t>(1, transfers.size()) : transfers.size();
+  observer->enough.store(wanted - std::min(wanted, done_already), std::memory_order_seq_cst);
+  while (!observer->satisfied()) {
     std::optional<std::chrono::nanoseconds> left;
     if (deadline) {
       left = *deadline - Clock::now();
       if (left->count() <= 0) break;
     }
-    (void)os::futex_wait(observer->changes, changes, left);
+    (void)os::futex_wait(observer->fulfilled, 0, left);
   }
+  const size_t done = done_already + observer->done.load(std::memory_order_acquire);
   if (done < transfers.size()) {
     for (const Transfer& transfer : transfers) {
       if (transfer.internal()) transfer.internal()->stop_observing(observer.get());

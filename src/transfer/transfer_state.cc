@@ -39,6 +39,12 @@ constexpr ReasonText kReasonTexts[] = {
 
 }  // namespace
 
+void Observer::count(bool failure) noexcept {
+  if (failure) failed.store(true, std::memory_order_seq_cst);
+  done.fetch_add(1, std::memory_order_seq_cst);
+  if (satisfied() && fulfilled.exchange(1, std::memory_order_acq_rel) == 0) os::futex_wake_all(fulfilled);
+}
+
 TransferState::TransferState(Setup setup)
     : setup_(std::move(setup)), unresolved_bytes_(setup_.length_bytes), reasons_(setup_.reasons) {}
 
@@ -171,10 +177,7 @@ void TransferState::finish() {
   }
   if (waited_for) os::futex_wake_all(phase_);
   for (const std::shared_ptr<Observer>& observer : observers) {
-    if (failed) observer->failed.fetch_add(1, std::memory_order_relaxed);
-    observer->done.fetch_add(1, std::memory_order_relaxed);
-    observer->changes.fetch_add(1, std::memory_order_release);
-    os::futex_wake_all(observer->changes);
+    observer->count(failed && !cancelled());
   }
   if (!callbacks.empty() || !owners.empty()) {
     dispatcher().post([callbacks = std::move(callbacks), owners = std::move(owners)]() mutable {

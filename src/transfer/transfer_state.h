@@ -50,11 +50,23 @@ enum Reason : uint32_t {
   kReasonDevice = 1U << 14,
 };
 
-// Counts transfers as they finish, for wait(). The futex word changes with every one.
+// Counts transfers as they finish, for wait(). Whoever waits is woken once, by the transfer that fulfils the condition: a
+// wake-up for each of thousands would cost more than the transfers.
 struct Observer {
-  std::atomic<uint32_t> changes = 0;
-  std::atomic<uint32_t> done = 0;
-  std::atomic<uint32_t> failed = 0;
+  std::atomic<uint32_t> fulfilled = 0;        // futex word
+  std::atomic<uint64_t> done = 0;             // finished while observed
+  std::atomic<uint64_t> enough = UINT64_MAX;  // how many fulfil the condition; set once all are observed
+  const bool failure_is_enough;
+  std::atomic<bool> failed = false;  // a cancelled transfer did not fail
+
+  explicit Observer(bool failure_is_enough_in) : failure_is_enough(failure_is_enough_in) {}
+
+  [[nodiscard]] bool satisfied() const noexcept {
+    // Sequentially consistent with the counting below: one of the two sides sees what the other stored.
+    return done.load(std::memory_order_seq_cst) >= enough.load(std::memory_order_seq_cst) ||
+           (failure_is_enough && failed.load(std::memory_order_seq_cst));
+  }
+  void count(bool failure) noexcept;
 };
 
 // Where the payload of one finished piece of a block went.
@@ -122,7 +134,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   [[nodiscard]] std::optional<Route> route() const;
   void on_done(std::function<void()> callback);
   void keep_alive(std::shared_ptr<void> owner);
-  // False when the transfer is done already; the observer then hears nothing.
+  // False when the transfer is done already; the observer then hears nothing of it.
   [[nodiscard]] bool observe(const std::shared_ptr<Observer>& observer);
   void stop_observing(const Observer* observer);
 

@@ -190,6 +190,22 @@ TEST(Transfer, WaitReturnsAtTheFirstDoneTheFirstErrorOrTheLast) {
   EXPECT_FALSE(transfers[1].internal()->collected());
 }
 
+TEST(Transfer, ACancelledOneIsNotTheFirstError) {
+  World world({}, {.workers = 1, .queue_depth = 1});
+  world.system.put("/f", pattern(3000));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(3000);
+  world.disk.hold();
+  std::array<Transfer, 2> transfers;
+  transfers[0] = *world.handle.read(file, {.target = {target.data(), 1000, {}}});
+  transfers[1] = *world.handle.read(file, {.offset_bytes = 2000, .target = {target.data(), 1000, {}}});
+  ASSERT_TRUE(transfers[1].cancel());
+  EXPECT_EQ(wait(transfers, WaitFor::first_error, milliseconds(5)), 1u);
+  std::thread releaser([&] { world.disk.release(); });
+  EXPECT_EQ(wait(transfers, WaitFor::first_error, seconds(-1)), 2u);
+  releaser.join();
+}
+
 TEST(Transfer, ManyThreadsMayWaitForOne) {
   Held held;
   std::vector<std::thread> threads;
