@@ -3,7 +3,6 @@
 // One client thread, one worker.
 // The benchmark owns everything it uses.
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -15,6 +14,8 @@
 
 #include <headrace/headrace.h>
 
+#include "bench/micro/bench_util.h"
+
 namespace {
 
 using headrace::Buffer;
@@ -24,24 +25,8 @@ using headrace::Handle;
 using headrace::ReadItem;
 using headrace::ReadRequest;
 using headrace::Transfer;
-
-double process_cpu_seconds() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-template <class T>
-T must(headrace::Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().message().c_str());
-    std::exit(1);
-  }
-  return *std::move(result);
-}
+using headrace::bench::must;
+using headrace::bench::process_cpu_seconds;
 
 // A file whose name is gone already; null never reads it, but opening and asking for alignments is real.
 File scratch_file(uint64_t bytes) {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace_random_read FILE [--block=4096] [--depth=32] [--workers=1] [--seconds=5]
-// Reads blocks at random places of a file for so long, keeping `depth` requests unfinished through the public API, and
-// prints a JSON object: requests, seconds, cpu_seconds, and the route of the last request.
+// headrace_random_read FILE [--block=4096] [--depth=32] [--ahead=256] [--workers=1] [--seconds=5]
+// Reads blocks at random places of a file for so long and prints a JSON object: requests, seconds, cpu_seconds, and the
+// route of the last request. The device holds `depth` blocks at most; the client keeps `ahead` requests handed in, waits
+// for the middle one, and replaces what is done by one bulk call.
 // One client thread. The program owns everything it uses.
-#include <sys/resource.h>
-
 #include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
@@ -20,6 +18,8 @@
 
 #include <headrace/headrace.h>
 
+#include "bench/micro/bench_util.h"
+
 namespace {
 
 using headrace::Buffer;
@@ -29,12 +29,16 @@ using headrace::Handle;
 using headrace::ReadItem;
 using headrace::Route;
 using headrace::Transfer;
+using headrace::bench::fail;
+using headrace::bench::must;
+using headrace::bench::process_cpu_seconds;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
   std::string path;
   uint64_t block_bytes = 4096;
   uint64_t depth = 32;
+  uint64_t ahead = 256;
   uint64_t workers = 1;
   uint64_t seconds = 5;
 };
@@ -46,17 +50,6 @@ struct Report {
   Route route;
 };
 
-[[noreturn]] void fail(const std::string& message) {
-  std::fprintf(stderr, "headrace_random_read: %s\n", message.c_str());
-  std::exit(1);
-}
-
-template <class T>
-T must(headrace::Result<T> result) {
-  if (!result) fail(result.error().message());
-  return *std::move(result);
-}
-
 Settings parse(int count, char** words) {
   Settings settings;
   const struct {
@@ -64,6 +57,7 @@ Settings parse(int count, char** words) {
     uint64_t& value;
   } numbers[] = {{"--block=", settings.block_bytes},
                  {"--depth=", settings.depth},
+                 {"--ahead=", settings.ahead},
                  {"--workers=", settings.workers},
                  {"--seconds=", settings.seconds}};
   for (int i = 1; i < count; ++i) {
@@ -75,20 +69,12 @@ Settings parse(int count, char** words) {
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number.value);
       known = error == std::errc() && end == text.data() + text.size() && number.value > 0;
     }
-    if (!known && word.starts_with("-")) fail("no such option, or not a positive number: " + std::string(word));
+    if (!known && word.starts_with("-"))
+      fail("headrace_random_read: no such option, or not a positive number: " + std::string(word));
     if (!known) settings.path = word;
   }
-  if (settings.path.empty()) fail("a file to read is missing");
+  if (settings.path.empty()) fail("headrace_random_read: a file to read is missing");
   return settings;
-}
-
-double process_cpu_seconds() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 // A window of requests: those that are done are replaced by new ones in one submission.
@@ -96,8 +82,9 @@ Report run(const Settings& settings) {
   const File file = must(File::open(settings.path, FileMode::read));
   const uint64_t blocks = must(file.size_bytes()) / settings.block_bytes;
   if (blocks == 0) fail(settings.path + " is shorter than one block");
-  const Buffer buffer = must(Buffer::create(settings.depth * settings.block_bytes));
-  Handle handle = must(Handle::create({.workers = static_cast<uint32_t>(settings.workers)}));
+  const Buffer buffer = must(Buffer::create(settings.ahead * settings.block_bytes));
+  Handle handle = must(Handle::create(
+      {.workers = static_cast<uint32_t>(settings.workers), .queue_depth = static_cast<uint32_t>(settings.depth)}));
   std::mt19937_64 random(std::random_device{}());
   std::uniform_int_distribution<uint64_t> any_block(0, blocks - 1);
   const auto item = [&](uint64_t slot) {
@@ -106,8 +93,8 @@ Report run(const Settings& settings) {
                                 .target = {buffer.data() + slot * settings.block_bytes, settings.block_bytes, {}}}};
   };
 
-  std::vector<Transfer> window(settings.depth);
-  std::vector<uint64_t> slots(settings.depth);  // whose requests are to be sent
+  std::vector<Transfer> window(settings.ahead);
+  std::vector<uint64_t> slots(settings.ahead);  // whose requests are to be sent
   std::iota(slots.begin(), slots.end(), 0);
   std::vector<uint64_t> waiting;  // whose requests are unfinished, the oldest first
   std::vector<ReadItem> items;
@@ -132,8 +119,7 @@ Report run(const Settings& settings) {
   const Clock::time_point start = Clock::now();
   const Clock::time_point end = start + std::chrono::seconds(settings.seconds);
   for (send(); Clock::now() < end; send()) {
-    const uint64_t oldest = waiting.front();
-    std::ignore = window[oldest].result();  // waits
+    std::ignore = window[waiting[waiting.size() / 2]].result();  // waits
     std::erase_if(waiting, [&](uint64_t slot) { return window[slot].done() && collect(slot); });
     report.requests += slots.size();
   }

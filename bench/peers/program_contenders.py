@@ -83,7 +83,7 @@ class Fio(Contender):
 
 
 class RandomRead(Contender):
-    """Options: program, block, depth (requests unfinished at a time), workers, seconds."""
+    """Options: program, block, depth (of the handle), ahead (requests handed in at a time), workers, seconds."""
 
     def load(self) -> None:
         if not os.access(self.options["program"], os.X_OK):
@@ -104,7 +104,7 @@ class RandomRead(Contender):
     def _arguments(self, path: str) -> list[str]:
         return [
             path,
-            *(f"--{name}={self.options[name]}" for name in ("block", "depth", "workers", "seconds")),
+            *(f"--{name}={self.options[name]}" for name in ("block", "depth", "ahead", "workers", "seconds")),
         ]
 
 

@@ -165,15 +165,16 @@ def small_scene(size: int, no_huge_pages: str) -> Scene:
 
 
 def random_scene(size: int, no_huge_pages: str, program: str, seconds: int) -> Scene:
-    options = {"program": program, "block": 4096, "depth": 32, "workers": 1, "seconds": seconds}
+    options = {"program": program, "block": 4096, "depth": 32, "ahead": 256, "workers": 1, "seconds": seconds}
     reference = "fio io_uring fixed, 4k x 32"
     plain = "fio io_uring, 4k x 32"
     entries = (
         fio(reference, no_huge_pages, "4k", 32, seconds=seconds),
         fio(plain, no_huge_pages, "4k", 32, seconds=seconds, fixed=False),
         Entry(HEADRACE, "random_read", options),
+        Entry("headrace, 32 handed in", "random_read", options | {"ahead": 32}),
     )
-    title = f"random reads of 4 KiB, 32 unfinished, one worker, {seconds} s each"
+    title = f"random reads of 4 KiB, depth 32, one worker, {seconds} s each"
     checks = (
         Check(
             "requests/s, headrace / fio",
