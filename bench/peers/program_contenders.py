@@ -83,7 +83,7 @@ class Fio(Contender):
 
 
 class RandomRead(Contender):
-    """Options: program, block, depth (of the handle), ahead (requests handed in at a time), workers, seconds."""
+    """Options: program, block, depth (of the handle), ahead (requests handed in), workers, seconds."""
 
     def load(self) -> None:
         if not os.access(self.options["program"], os.X_OK):

@@ -22,6 +22,7 @@ enum class ErrorCode : uint8_t {
   invalid_argument,  // the call itself makes no sense
   unavailable,       // an engine or feature asked for by name cannot work here; `detail` says why
   limit_reached,     // requests_max unfinished requests, and the handle was told not to wait
+  interrupted,       // HandleOptions::interrupted ended the wait for room among the unfinished requests
   closed,            // the handle or file is closed, or belongs to the process that forked this one
 };
 

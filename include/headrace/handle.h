@@ -5,7 +5,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -40,6 +42,9 @@ struct HandleOptions {
   Ladder direct = Ladder::automatic;
   Ladder registered = Ladder::automatic;
   PageKind staging_pages = PageKind::transparent;  // `reserved` takes hugetlb pages
+  // Asked ten times a second by a submission that waits for room; true ends it with ErrorCode::interrupted. Requests of
+  // a bulk call that had room go on. Called in the submitting thread; it must not throw.
+  std::function<bool()> interrupted = {};
 };
 
 // What create() settled on.

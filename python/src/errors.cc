@@ -37,6 +37,7 @@ nb::object make_exception(const Error& error, nb::handle filename) {
 }
 
 void raise(const Error& error, nb::handle filename) {
+  if (error.code == ErrorCode::interrupted && PyErr_Occurred() != nullptr) throw nb::python_error();
   nb::object exception = make_exception(error, filename);
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
   throw nb::python_error();

@@ -16,6 +16,7 @@ namespace nb = nanobind;
 
 // The exception for `error`, not raised. `filename` may be a null handle: then the error's own path is used, as str.
 nb::object make_exception(const Error& error, nb::handle filename);
+// A submission that was interrupted raises what the signal handler raised instead (KeyboardInterrupt).
 [[noreturn]] void raise(const Error& error, nb::handle filename);
 
 // Raises `type` with a message in PyErr_Format's language.

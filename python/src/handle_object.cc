@@ -136,6 +136,12 @@ uint32_t small_or_default(const char* name, std::optional<int64_t> value) {
   return static_cast<uint32_t>(wide);
 }
 
+// Called without the GIL by a submission that waits for room. What the handler raised stays pending in this thread.
+bool signal_handler_raised() {
+  const PythonEntry entry;
+  return entry && PyErr_CheckSignals() != 0;
+}
+
 void construct(HandleObject* self, const std::string& engine, std::optional<int64_t> workers,
                std::optional<int64_t> block_bytes, std::optional<int64_t> queue_depth,
                std::optional<int64_t> staging_bytes, std::optional<int64_t> requests_max, const std::string& when_full,
@@ -152,6 +158,7 @@ void construct(HandleObject* self, const std::string& engine, std::optional<int6
   options.direct = parse_ladder("direct", direct);
   options.registered = parse_ladder("registered", registered);
   options.staging_pages = parse_pages(staging_pages);
+  options.interrupted = &signal_handler_raised;
   auto handle = without_gil([&] { return Handle::create(options); });
   if (!handle) raise(handle.error(), {});
   new (self) HandleObject(*std::move(handle));

@@ -5,6 +5,7 @@
 #include "requests.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -207,6 +208,20 @@ nb::list wrap_all(HandleObject& self, const std::vector<Transfer>& started, std:
   return transfers;
 }
 
+// What a signal handler raised while a bulk call waited for room. The transfers that had room hold their memory first.
+class PendingSignal {
+ public:
+  PendingSignal() {
+    if (PyErr_Occurred() != nullptr) raised_.emplace();
+  }
+  void rethrow() {
+    if (raised_) throw nb::python_error(*std::move(raised_));
+  }
+
+ private:
+  std::optional<nb::python_error> raised_;
+};
+
 nb::list read_many(HandleObject& self, nb::handle items, bool partial, int64_t priority, Word copy, Word cache) {
   self.open_handle();
   const ReadRequest options = read_options(partial, priority, copy, cache);
@@ -230,7 +245,10 @@ nb::list read_many(HandleObject& self, nb::handle items, bool partial, int64_t p
   Handle& handle = self.open_handle();
   auto started = without_gil([&] { return handle.read_many(requests); });
   if (!started) raise(started.error(), files.name_for(started.error()));
-  return wrap_all(self, *started, taken, sources, "read");
+  PendingSignal signal;
+  nb::list transfers = wrap_all(self, *started, taken, sources, "read");
+  signal.rethrow();
+  return transfers;
 }
 
 nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, OptionalWord durability, int64_t priority,
@@ -259,10 +277,13 @@ nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, Opt
   Handle& handle = self.open_handle();
   auto started = without_gil([&] { return handle.write_many(requests); });
   if (!started) raise(started.error(), files.name_for(started.error()));
+  PendingSignal signal;
   for (size_t i = 0; i < taken.size(); ++i) {
     if (targets[i]->atomic != nullptr) targets[i]->atomic->add_write((*started)[i]);
   }
-  return wrap_all(self, *started, taken, targets, "write");
+  nb::list transfers = wrap_all(self, *started, taken, targets, "write");
+  signal.rethrow();
+  return transfers;
 }
 
 AtomicFileObject replace(HandleObject& self, nb::handle path, nb::handle size, Word durability) {

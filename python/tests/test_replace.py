@@ -66,19 +66,23 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path: Path, handl
     handle.close()
 
 
-def test_a_failed_write_discards_the_file(tmp_path: Path, handle: headrace.Handle) -> None:
-    """The limit is met inside the file: the reservation succeeded, and one of the writes does not."""
-    path = tmp_path / "file"
+def test_a_failed_write_discards_the_file(frozen: FrozenFileSystem) -> None:
+    """The reservation succeeded, and one of the writes does not."""
+    path = frozen.folder / "file"
     path.write_bytes(b"old")
-    with pytest.raises(headrace.AbortedError) as caught, handle.replace(path, size=64 << 20) as file:
-        handle.write(file, bytes(1000))
-        write = handle.write(file, bytes(63 << 20), offset=1000)
-        write.abort()
-        if not isinstance(write.exception(), headrace.AbortedError):
-            pytest.skip("the write was faster than abort()")
-    assert caught.value.filename == path
+    before = os.listdir(frozen.folder)
+    # One block at a time, and none of them moves: abort() is sure to find some that were not sent.
+    with headrace.Handle(engine="posix", workers=1, queue_depth=1, block_bytes=1 << 20) as handle:
+        with pytest.raises(headrace.AbortedError) as caught, handle.replace(path, size=16 << 20) as file:
+            handle.write(file, bytes(1000)).result()
+            frozen.freeze()
+            write = handle.write(file, bytes(15 << 20), offset=1000)
+            write.abort()
+            frozen.thaw()
+            assert isinstance(write.exception(), headrace.AbortedError)
+        assert caught.value.filename == path
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
+    assert os.listdir(frozen.folder) == before
 
 
 def test_a_dropped_file_is_discarded(tmp_path: Path, handle: headrace.Handle) -> None:

@@ -25,12 +25,16 @@ WAITS = {
     "leaving the block": "h.__exit__(None, None, None)",
     "await": "asyncio.run(main())",
     "commit": "f.commit()",
+    "submission without room": "h.write(f, data)",
+    "bulk call without room": "h.write_many([(f, data), (f, data)])",
+    "bulk call with room for one": "h.write_many([(f, data), (f, data)])",
 }
+ROOM = {"submission without room": 1, "bulk call without room": 1, "bulk call with room for one": 2}
 PROGRAM = """
     import asyncio, os, sys, headrace
     async def main():
         await t
-    h = headrace.Handle(engine=sys.argv[2])
+    h = headrace.Handle(engine=sys.argv[2], requests_max=int(sys.argv[3]))
     f = h.replace(sys.argv[1], size=1 << 20)
     data = bytearray(1 << 20)
     print("ready", flush=True)
@@ -57,6 +61,7 @@ def test_ctrl_c_interrupts_at_once(frozen: FrozenFileSystem, wait: str) -> None:
             textwrap.dedent(PROGRAM).format(wait=WAITS[wait]),
             str(frozen.folder / "file"),
             engine,
+            str(ROOM.get(wait, 100)),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

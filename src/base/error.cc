@@ -37,6 +37,7 @@ std::string_view error_code_name(ErrorCode code) noexcept {
     case ErrorCode::invalid_argument: return "invalid_argument";
     case ErrorCode::unavailable: return "unavailable";
     case ErrorCode::limit_reached: return "limit_reached";
+    case ErrorCode::interrupted: return "interrupted";
     case ErrorCode::closed: return "closed";
   }
   return "unknown";

@@ -22,9 +22,9 @@
 namespace headrace::engine {
 namespace {
 
-constexpr uint32_t kDepthLeast = 8;       // less than this is not tried when memory is short
-constexpr uint32_t kMemorySlots = 1024;   // costs the kernel 8 KiB
-constexpr uint32_t kInternalEntries = 1;  // the wake-up read
+constexpr uint32_t kDepthLeast = 8;         // less than this is not tried when memory is short
+constexpr uint32_t kMemorySlotsMin = 1024;  // costs the kernel 8 KiB
+constexpr uint32_t kInternalEntries = 1;    // the wake-up read
 constexpr int64_t kPatienceSeconds = 10;
 constexpr int kTriesMax = 100;
 
@@ -180,7 +180,9 @@ Status Ring::open(uint32_t depth_wanted) {
   }
   if (Status tried = try_operations(ring); !tried) return tried;
   if (Status tried = try_round_trip(ring); !tried) return tried;
-  if (io_uring_register_buffers_sparse(&ring, kMemorySlots) == 0) memory_slots = kMemorySlots;  // Linux 5.19
+  // Enough for every block in flight to have one and for the idle to keep theirs. Linux 5.19.
+  const uint32_t slots = std::max(kMemorySlotsMin, 2 * depth);
+  if (io_uring_register_buffers_sparse(&ring, slots) == 0) memory_slots = slots;
   detail = fmt::format("{}, {}", kFlagSets[choice].name,
                        memory_slots > 0 ? "registered memory" : "no registered memory (Linux 5.19 has it)");
   return {};

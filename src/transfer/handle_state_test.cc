@@ -210,6 +210,30 @@ TEST(HandleState, AbortOfOneNeighbourSparesTheOthers) {
   }
 }
 
+TEST(HandleState, APieceOfAFailedBlockIsNotSentAgainAfterItsAbort) {
+  World world;
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(3072);
+  std::vector<ReadItem> items;
+  for (uint64_t i = 0; i < 3; ++i)
+    items.push_back(
+        {.file = file, .request = {.offset_bytes = i << 10, .target = {target.data() + (i << 10), 1024, {}}}});
+  world.disk.set_script([first = true](const SimIo&) mutable -> std::optional<int64_t> {
+    return std::exchange(first, false) ? std::optional<int64_t>(-EIO) : std::nullopt;
+  });
+  world.disk.hold();
+  std::vector<Transfer> transfers = *world.handle.read_many(items);
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  transfers[1].abort();
+  EXPECT_FALSE(transfers[1].done());
+  world.disk.release();
+  EXPECT_EQ(transfers[0].result().value(), 1024u);
+  EXPECT_EQ(transfers[1].result().error().code, ErrorCode::aborted);
+  EXPECT_EQ(transfers[2].result().value(), 1024u);
+  EXPECT_EQ(world.disk.taken().size(), 3u);  // all three at once, then the first and the last
+}
+
 TEST(HandleState, AnAbortedWriteIsNotHeldAgainstTheClose) {
   World world({}, {.workers = 1, .block_bytes = 4096, .queue_depth = 1});
   const File file = open_sim(world.system, "/f", FileMode::update);
@@ -223,6 +247,32 @@ TEST(HandleState, AnAbortedWriteIsNotHeldAgainstTheClose) {
 }
 
 // --- limits ---
+
+TEST(HandleState, ASubmissionThatWaitsForRoomMayBeInterrupted) {
+  std::atomic<bool> interrupt = false;
+  World world({}, {.workers = 1, .requests_max = 2, .interrupted = [&] { return interrupt.load(); }});
+  world.system.put("/f", pattern(10'000));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(10'000);
+  std::vector<ReadItem> items;
+  for (uint64_t i = 0; i < 3; ++i)
+    items.push_back(
+        {.file = file, .request = {.offset_bytes = 2000 * i, .target = {target.data() + 2000 * i, 1000, {}}}});
+  world.disk.hold();
+  interrupt = true;
+  // Two had room: they go on. The third never starts.
+  const std::vector<Transfer> transfers = *world.handle.read_many(items);
+  ASSERT_EQ(transfers.size(), 3u);
+  EXPECT_EQ(transfers[2].result().error().code, ErrorCode::interrupted);
+  const Result<Transfer> refused = world.handle.read(file, items[2].request);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::interrupted);
+  interrupt = false;
+  world.disk.release();
+  EXPECT_EQ(transfers[0].result().value(), 1000u);
+  EXPECT_EQ(transfers[1].result().value(), 1000u);
+  EXPECT_EQ(world.handle.read(file, items[2].request)->result().value(), 1000u);
+}
 
 TEST(HandleState, BeyondRequestsMaxASubmissionFailsWhenTold) {
   World world({}, {.workers = 1, .requests_max = 2, .when_full = WhenFull::fail});

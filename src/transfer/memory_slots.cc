@@ -16,9 +16,9 @@ MemorySlots::MemorySlots(engine::Engine& engine, bool wanted)
 int32_t MemorySlots::acquire(uint64_t id, Region buffer, const std::byte* data, uint64_t bytes) {
   if (slots_.empty()) return engine::kNotRegistered;
   const auto skipped = static_cast<uint64_t>(data - buffer.data);
-  const uint64_t step = skipped / kStepBytes;
-  if ((skipped + bytes - 1) / kStepBytes != step) return engine::kNotRegistered;  // spans two steps
-  const Key key = {.id = id, .step = step};
+  const uint64_t step = skipped / kStepBytes * kStepBytes;
+  Key key = {.id = id, .begin = step, .end = std::min(step + kStepBytes, buffer.bytes)};
+  if (skipped + bytes > key.end) key = {.id = id, .begin = skipped, .end = skipped + bytes};
   if (const auto found = index_.find(key); found != index_.end()) {
     if (found->second >= 0) ++slots_[static_cast<uint32_t>(found->second)].in_flight;
     return found->second;
@@ -27,15 +27,13 @@ int32_t MemorySlots::acquire(uint64_t id, Region buffer, const std::byte* data, 
   if (refusal_ != 0) return engine::kNotRegistered;
   const int32_t slot = free_slot();
   if (slot < 0) return engine::kNotRegistered;
-  const uint64_t begin = step * kStepBytes;
-  const Region region = {
-      .data = buffer.data + begin, .bytes = std::min(kStepBytes, buffer.bytes - begin), .device = {}};
+  const Region region = {.data = buffer.data + key.begin, .bytes = key.end - key.begin, .device = {}};
   const int rc = engine_.register_memory(static_cast<uint32_t>(slot), region);
   if (rc < 0) {
     refusal_ = rc;
     return engine::kNotRegistered;
   }
-  slots_[static_cast<uint32_t>(slot)] = {.key = key, .bytes = region.bytes, .in_flight = 1};
+  slots_[static_cast<uint32_t>(slot)] = {.key = key, .in_flight = 1};
   index_[key] = slot;
   registered_bytes_ += region.bytes;
   return slot;
@@ -47,7 +45,7 @@ void MemorySlots::release(int32_t slot) noexcept {
 
 void MemorySlots::forget(uint64_t id) noexcept {
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot].bytes != 0 && slots_[slot].key.id == id) drop(slot);
+    if (slots_[slot].bytes() != 0 && slots_[slot].key.id == id) drop(slot);
   }
   refusal_ = 0;  // what was given back may be taken again
 }
@@ -56,7 +54,7 @@ int32_t MemorySlots::free_slot() noexcept {
   int32_t idle = -1;
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     const uint32_t slot = (hand_ + i) % static_cast<uint32_t>(slots_.size());
-    if (slots_[slot].bytes == 0) {
+    if (slots_[slot].bytes() == 0) {
       hand_ = slot + 1;
       return static_cast<int32_t>(slot);
     }
@@ -69,7 +67,7 @@ int32_t MemorySlots::free_slot() noexcept {
 void MemorySlots::drop(uint32_t slot) noexcept {
   engine_.unregister_memory(slot);
   index_.erase(slots_[slot].key);
-  registered_bytes_ -= slots_[slot].bytes;
+  registered_bytes_ -= slots_[slot].bytes();
   slots_[slot] = {};
 }
 

@@ -17,6 +17,7 @@ namespace headrace::transfer {
 class MemorySlots {
  public:
   // A Buffer is registered in steps of this size, so that a small locked-memory limit is not asked for all of it at once.
+  // A block that crosses from one step into the next is registered by itself.
   static constexpr uint64_t kStepBytes = uint64_t{64} << 20;
   // Ids of staging slots: no Buffer's id reaches there.
   static constexpr uint64_t kStagingIds = uint64_t{1} << 63;
@@ -39,18 +40,18 @@ class MemorySlots {
  private:
   struct Key {
     uint64_t id = 0;
-    uint64_t step = 0;
+    uint64_t begin = 0, end = 0;  // within the Buffer
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct KeyHash {
     size_t operator()(const Key& key) const noexcept {
-      return static_cast<size_t>((key.id * 0x9E3779B97F4A7C15U) ^ (key.step * 0xC2B2AE3D27D4EB4FU));
+      return static_cast<size_t>((key.id * 0x9E3779B97F4A7C15U) ^ (key.begin * 0xC2B2AE3D27D4EB4FU) ^ key.end);
     }
   };
   struct Slot {
     Key key;
-    uint64_t bytes = 0;  // 0: free
     uint32_t in_flight = 0;
+    [[nodiscard]] uint64_t bytes() const noexcept { return key.end - key.begin; }  // 0: free
   };
 
   [[nodiscard]] int32_t free_slot() noexcept;

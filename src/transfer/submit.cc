@@ -4,6 +4,8 @@
 // A prepared request owns its file and buffers; from then on the transfer's state does.
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <numeric>
 #include <unordered_map>
@@ -20,6 +22,8 @@ namespace headrace::transfer {
 namespace {
 
 constexpr uint64_t kCacheProbeBytes = uint64_t{1} << 20;  // smaller reads are not worth asking the page cache about
+
+constexpr auto kInterruptEvery = std::chrono::milliseconds(100);
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
@@ -81,6 +85,11 @@ Status HandleState::add_region(Prepared& prepared, Region region, CopyMode copy)
     if (!huge && copy == CopyMode::automatic) setup.reasons |= kReasonSmallPages;
     if (setup.buffers.empty() || setup.buffers.back() != buffer) setup.buffers.push_back(std::move(buffer));
   } else {
+    if (options_.registered == Ladder::required && copy == CopyMode::never) {
+      return std::unexpected(refused(setup, ErrorCode::invalid_argument, EINVAL,
+                                     "registered=required and copy=never: only memory of a Buffer can be registered "
+                                     "where it is; read into a Buffer, or allow the copy"));
+    }
     part.straight = straight_for(copy, false);
     if (copy == CopyMode::automatic) setup.reasons |= kReasonSmallPages;
   }
@@ -241,9 +250,23 @@ Result<uint32_t> HandleState::reserve(size_t wanted) {
                                     unfinished_, facts_.requests_max)});
   }
   ++waiters_;
-  changed_.wait(lock, [&] { return room() != 0 || !usable(); });
+  bool interrupted = false;
+  while (room() == 0 && usable() && !interrupted) {
+    if (!options_.interrupted) {
+      changed_.wait(lock);
+    } else if (changed_.wait_for(lock, kInterruptEvery) == std::cv_status::timeout) {
+      lock.unlock();
+      interrupted = options_.interrupted();
+      lock.lock();
+    }
+  }
   --waiters_;
   if (!usable()) return std::unexpected(closed_error());
+  if (interrupted) {
+    return std::unexpected(Error{.code = ErrorCode::interrupted,
+                                 .operation = "submit",
+                                 .detail = "the wait for room among the unfinished requests was interrupted"});
+  }
   const auto granted = static_cast<uint32_t>(std::min<uint64_t>(room(), wanted));
   unfinished_ += granted;
   return granted;
@@ -258,7 +281,7 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
     const Result<uint32_t> granted = reserve(rest.size());
     if (!granted && transfers.empty()) return std::unexpected(granted.error());
     if (!granted) {
-      // The handle closed while this call waited for room: what was started goes on, the rest fails without being sent.
+      // The handle closed, or the wait for room was interrupted: what was started goes on, the rest is never sent.
       {
         const std::lock_guard lock(mutex_);
         unfinished_ += rest.size();
@@ -268,8 +291,8 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
         item.setup.sync.reset();
         const uint64_t length = item.setup.length_bytes;
         const auto state = std::make_shared<TransferState>(std::move(item.setup));
-        state->fail_at(state->offset_bytes(), ErrorCode::closed, 0, name_of(state->direction()),
-                       "the handle was closed before this request was sent");
+        state->fail_at(state->offset_bytes(), granted.error().code, 0, name_of(state->direction()),
+                       "not sent: " + granted.error().detail);
         transfers.emplace_back(state);
         length != 0 ? state->resolve(length) : state->resolve_empty();
       }

@@ -166,7 +166,8 @@ void TransferState::finish() {
   setup_.atomic_file.reset();
   setup_.buffers.clear();
   setup_.sync.reset();
-  if (failed && setup_.direction == plan::Direction::write && !cancelled()) handle->remember_failed_write(self);
+  if (failed && setup_.direction == plan::Direction::write && !cancelled() && error_.code != ErrorCode::aborted)
+    handle->remember_failed_write(self);
   handle->free_place();
   {
     const std::lock_guard lock(mutex_);
@@ -255,6 +256,7 @@ bool TransferState::cancel() {
 void TransferState::abort() {
   if (done() || process_ != os::process_id()) return;
   const std::shared_ptr<TransferState> self = shared_from_this();
+  phase_.fetch_or(kAborted, std::memory_order_acq_rel);
   uint64_t first = 0;
   const uint64_t dropped = drop_unsent(first);
   if (dropped == 0) return;

@@ -141,8 +141,7 @@ bool WorkerLoop::prepare(uint32_t index, QueuedBlock&& block) {
   const bool direct = entry.plan.direct && entry.job->file->direct_descriptor() >= 0;
   entry.path = direct ? engine::Path::direct : engine::Path::buffered;
   choose_memory(entry);
-  if (direct && entry.memory_slot < 0 && memory_.refusal() != 0 && options_.registered == Ladder::required)
-    return false;
+  if (direct && entry.memory_slot < 0 && options_.registered == Ladder::required) return false;
   if (entry.plan.staged && entry.job->direction == plan::Direction::write) gather(entry);
   return true;
 }
@@ -228,8 +227,15 @@ void WorkerLoop::submit_ready() {
 void WorkerLoop::sleep_or_reap() {
   engine::Deadline deadline;
   if (!delayed_.empty()) deadline = delayed_until_;
-  // An engine that is full with nothing in flight cannot tell when it has room again.
-  if (!ready_.empty() && in_engine_ == 0) deadline = Clock::now() + kRetryDelay;
+  if (!ready_.empty() && in_engine_ == 0) {
+    // Full with nothing in flight, it cannot tell when it has room again.
+    const Clock::time_point now = Clock::now();
+    if (!full_since_) full_since_ = now;
+    if (now - *full_since_ > kFullPatience) fail_ready();
+    deadline = now + kRetryDelay;
+  } else {
+    full_since_.reset();
+  }
   if (has_room()) {
     worker_.waiting_.store(true, std::memory_order_seq_cst);
     // Whoever queued work before that store may have found nobody waiting.
@@ -298,13 +304,25 @@ void WorkerLoop::on_error(uint32_t index, int errno_value) {
     delayed_.push_back(index);
     return;
   }
+  if (!entry.job->datasync && fall_back(index, errno_value)) return;
+  fail(index, errno_value);
+}
+
+void WorkerLoop::fail(uint32_t index, int errno_value) {
+  InFlight& entry = table_[index];
   if (entry.job->datasync) {
     finish_sync(entry, errno_value);
     free_entries_.push_back(index);
     return;
   }
-  if (fall_back(index, errno_value)) return;
   finish(index, std::clamp(entry.position, entry.plan.begin, entry.plan.end), ErrorCode::system, errno_value);
+}
+
+void WorkerLoop::fail_ready() {
+  for (const uint32_t index : std::exchange(ready_, {}))
+    fail(index, EAGAIN);
+  ready_.reserve(depth_);
+  full_since_.reset();
 }
 
 bool WorkerLoop::fall_back(uint32_t index, int errno_value) {
@@ -393,10 +411,15 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
 
 void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end) {
   std::vector<std::shared_ptr<Job>> alone;
+  std::vector<Part> refused;
   for (size_t i = first_part; i < job.parts.size() && job.parts[i].begin < end; ++i) {
     const Part& part = job.parts[i];
     const Piece piece = piece_of(part, begin, end);
     if (piece.begin >= piece.end) continue;
+    if (part.owner->stopped()) {
+      refused.push_back({.owner = part.owner, .begin = piece.begin, .end = piece.end});
+      continue;
+    }
     auto one = std::make_shared<Job>();
     one->direction = job.direction;
     one->single = true;
@@ -417,6 +440,10 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
   }
   for (size_t i = alone.size(); i-- > 0;)
     handle_.queue().push_front(std::move(alone[i]));
+  for (const Part& part : refused) {
+    part.owner->fail_at(part.begin, ErrorCode::aborted, 0, name_of(job.direction), "abort() stopped the rest");
+    part.owner->resolve(part.end - part.begin);
+  }
 }
 
 void WorkerLoop::finish_sync(InFlight& entry, int errno_value) {

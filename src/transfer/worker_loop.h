@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <headrace/error.h>
@@ -35,6 +36,7 @@ class WorkerLoop {
   static constexpr uint32_t kImmediateRetriesMax = 1000;     // EINTR, and writes of nothing
   static constexpr uint32_t kDelayedRetriesMax = 1000;       // EAGAIN, once per millisecond
   static constexpr auto kRetryDelay = std::chrono::milliseconds(1);
+  static constexpr auto kFullPatience = std::chrono::seconds(2);  // of an engine that is full with nothing in flight
   static constexpr uint32_t kNoSlot = UINT32_MAX;
 
   struct InFlight {
@@ -66,6 +68,9 @@ class WorkerLoop {
   void sleep_or_reap();
   void on_completion(const engine::Completion& completion);
   void on_error(uint32_t index, int errno_value);
+  // Of any kind of block, with what the kernel has moved of it; nothing is tried again.
+  void fail(uint32_t index, int errno_value);
+  void fail_ready();
   // True when the next rung of a ladder was taken and the block is on its way again.
   [[nodiscard]] bool fall_back(uint32_t index, int errno_value);
   void send_again(uint32_t index);
@@ -89,6 +94,7 @@ class WorkerLoop {
   std::vector<uint32_t> ready_;    // to be submitted, in order
   std::vector<uint32_t> delayed_;  // after EAGAIN
   Clock::time_point delayed_until_{};
+  std::optional<Clock::time_point> full_since_;
   std::vector<engine::Block> blocks_;  // scratch for submit
   std::vector<engine::Completion> completions_;
   uint64_t in_flight_bytes_ = 0;

@@ -117,6 +117,26 @@ TEST(WorkerLoop, AFullEngineIsOfferedTheRestAgain) {
   EXPECT_TRUE(holds_pattern(target.data(), target.size(), 0));
 }
 
+TEST(WorkerLoop, AnEngineThatTakesNothingFailsTheRequestsInTheEnd) {
+  World world;
+  world.system.put("/f", pattern(10'000));
+  const File file = open_sim(world.system, "/f", FileMode::update);
+  std::vector<std::byte> target(10'000);
+  world.disk.set_room(SimDisk::Room::none);
+  const Transfer read = *world.handle.read(file, {.target = {target.data(), target.size(), {}}});
+  const Transfer write =
+      *world.handle.write(file, {.source = {target.data(), target.size(), {}}, .durability = Durability::data});
+  for (const Transfer& transfer : {read, write}) {
+    const Result<uint64_t> failed = transfer.result();
+    ASSERT_FALSE(failed.has_value());
+    EXPECT_EQ(failed.error().errno_value, EAGAIN);
+    EXPECT_EQ(failed.error().transferred_bytes, 0u);
+  }
+  world.disk.set_room(SimDisk::Room::as_usual);
+  EXPECT_EQ(world.handle.read(file, {.target = {target.data(), target.size(), {}}})->result().value(), 10'000u);
+  EXPECT_TRUE(holds_pattern(target.data(), target.size(), 0));
+}
+
 // --- errors ---
 
 TEST(WorkerLoop, ErrorsCarryErrnoPathRangeAndPrefix) {
@@ -302,6 +322,29 @@ TEST(WorkerLoop, RegistrationRefusedGoesOnWithoutAndSaysSoOnce) {
     EXPECT_NE(plain.route()->why.find("ulimit -l"), std::string::npos) << plain.route()->why;
   }
   EXPECT_EQ(records.take().size(), 1u);
+}
+
+TEST(WorkerLoop, RequiredRegistrationHoldsForEveryBlock) {
+  World world({.memory_slots = 8}, {.workers = 1, .registered = Ladder::required});
+  world.system.put("/f", pattern(2 * kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  const Buffer buffer = buffer_of(MemorySlots::kStepBytes + kMiB);
+  // The middle of this block is where one step of the registration ends and the next one begins.
+  const Region across = {buffer.data() + MemorySlots::kStepBytes - kMiB / 2, kMiB, {}};
+  for (int round = 0; round < 3; ++round) {
+    const Transfer transfer = *world.handle.read(file, {.target = across});
+    EXPECT_EQ(transfer.result().value(), kMiB);
+    EXPECT_EQ(transfer.route()->registered_bytes, kMiB);
+    EXPECT_TRUE(holds_pattern(across.data, kMiB, 0));
+  }
+  std::vector<std::byte> ordinary(kMiB);
+  const Transfer staged = *world.handle.read(file, {.target = {ordinary.data(), ordinary.size(), {}}});
+  EXPECT_EQ(staged.result().value(), kMiB);
+  EXPECT_EQ(staged.route()->registered_bytes, kMiB);
+  const Result<Transfer> impossible =
+      world.handle.read(file, {.target = {ordinary.data(), ordinary.size(), {}}, .copy = CopyMode::never});
+  ASSERT_FALSE(impossible.has_value());
+  EXPECT_EQ(impossible.error().code, ErrorCode::invalid_argument);
 }
 
 TEST(WorkerLoop, ABufferThatDiesGivesItsRegistrationBack) {
@@ -599,8 +642,12 @@ TEST_P(WorkerLoopMix, EveryByteOfRandomRequestsIsAccountedFor) {
     sum.ended += load.counts().ended;
   }
   EXPECT_GT(sum.bytes, kMiB);
-  // Whether a cancel or an abort comes in time is chance; that they do what they say is HandleState's test.
-  RecordProperty("cancelled_or_aborted", static_cast<int>(sum.cancelled + sum.aborted));
+  // Where the device holds one block, what is cancelled while the disk is held was not sent yet, but for one request.
+  // Elsewhere it is chance whether a cancel comes in time.
+  if (mix.sim.depth_max == 1) {
+    EXPECT_GT(sum.cancelled, 0u);
+    EXPECT_GT(sum.aborted, 0u);
+  }
   EXPECT_GT(sum.ended, 0u);
 }
 

@@ -47,6 +47,7 @@ class SimEngine final : public engine::Engine {
     const std::lock_guard lock(disk_.mutex_);
     size_t room = std::min<size_t>(blocks.size(), caps_.depth - pending_.size());
     if (chance(disk_.options_.chances.full)) room = std::min<size_t>(room, random_() % (blocks.size() + 1));
+    if (disk_.room_ == SimDisk::Room::none) room = 0;
     for (const Block& block : blocks.first(room)) {
       const auto bound = disk_.descriptors_.find(block.descriptor);
       SimIo io = {
@@ -262,6 +263,11 @@ void SimDisk::let(uint32_t completions) {
   const std::lock_guard lock(mutex_);
   allowed_ += completions;
   changed_.notify_all();
+}
+
+void SimDisk::set_room(Room room) {
+  const std::lock_guard lock(mutex_);
+  room_ = room;
 }
 
 void SimDisk::release() {

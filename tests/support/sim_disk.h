@@ -84,6 +84,8 @@ class SimDisk {
   void let(uint32_t completions);
   void release();
 
+  enum class Room : uint8_t { as_usual, none };
+  void set_room(Room room);  // none: submit() takes nothing
   // Until so many blocks were taken since the beginning. False after a minute.
   [[nodiscard]] bool wait_for_taken(size_t count);
   [[nodiscard]] std::vector<SimIo> taken() const;      // in order of submission
@@ -118,6 +120,7 @@ class SimDisk {
   Script script_;
   Stuck stuck_;
   bool held_ = false;
+  Room room_ = Room::as_usual;
   uint32_t allowed_ = 0;  // completions let through while held
   size_t taken_count_ = 0;
   std::vector<SimIo> taken_, completed_;
