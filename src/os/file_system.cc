@@ -222,6 +222,13 @@ Status FileSystem::allocate(int descriptor, uint64_t bytes, const std::string& p
   return std::unexpected(system_error("allocate", path, errno));
 }
 
+// Not ftruncate: another writer may have made the file longer meanwhile.
+void FileSystem::grow(int descriptor, uint64_t bytes, uint32_t unit_bytes) {
+  if (bytes < unit_bytes || bytes > static_cast<uint64_t>(INT64_MAX)) return;
+  const FileSizeSignalGuard guard;
+  (void)::fallocate(descriptor, 0, static_cast<off_t>(bytes - unit_bytes), unit_bytes);
+}
+
 Status FileSystem::truncate(int descriptor, uint64_t bytes, const std::string& path) {
   const FileSizeSignalGuard guard;
   return status_of(::ftruncate(descriptor, static_cast<off_t>(bytes)), "truncate", path);

@@ -46,6 +46,9 @@ class FileSystem {
   [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path);
   // Space and length at once. A file system that cannot preallocate only gets the length.
   [[nodiscard]] virtual Status allocate(int descriptor, uint64_t bytes, const std::string& path);
+  // The length becomes at least `bytes`, and space for the last `unit_bytes` of them is taken; nothing ever shrinks, whoever
+  // else writes. A hint: what does not work is left to the writes that follow.
+  virtual void grow(int descriptor, uint64_t bytes, uint32_t unit_bytes);
   [[nodiscard]] virtual Status truncate(int descriptor, uint64_t bytes, const std::string& path);
   [[nodiscard]] virtual Status set_mode(int descriptor, uint32_t mode, const std::string& path);
   [[nodiscard]] virtual Status datasync(int descriptor, const std::string& path);

@@ -37,6 +37,7 @@ struct Job {
   int priority = 0;
   OpenFile* file = nullptr;
   bool direct_wanted = true;  // false: from or through the page cache
+  uint64_t grow_to = 0;       // the length that a file created for these writes will have; 0: not to be grown ahead
   std::vector<Part> parts;
   std::shared_ptr<SyncGroup> sync;  // of a datasync
 

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "base/align.h"
+
 namespace headrace::transfer {
 
 Result<std::shared_ptr<OpenFile>> OpenFile::open(os::FileSystem& system, const std::string& path, FileMode mode) {
@@ -72,6 +74,14 @@ void OpenFile::refuse_direct(std::string why) {
   const std::lock_guard lock(mutex_);
   // The descriptor stays open until the end: blocks of other requests may be on their way through it.
   if (direct_.exchange(Direct::refused, std::memory_order_acq_rel) != Direct::refused) refusal_ = std::move(why);
+}
+
+void OpenFile::grow_ahead(uint64_t end_bytes) noexcept {
+  if (end_bytes == 0) return;
+  const uint64_t length = base::align_down(end_bytes - 1, granule_bytes());
+  uint64_t grown = grown_end_bytes_.load(std::memory_order_relaxed);
+  if (length <= grown || !grown_end_bytes_.compare_exchange_strong(grown, length, std::memory_order_relaxed)) return;
+  system_.grow(descriptor(), length, granule_bytes());
 }
 
 void OpenFile::wrote(uint64_t end_bytes, Written written) noexcept {

@@ -52,6 +52,13 @@ class OpenFile {
   [[nodiscard]] uint32_t granule_bytes() const noexcept { return granule_bytes_; }
   [[nodiscard]] os::DirectAlignment alignment() const noexcept { return alignment_; }
 
+  // A direct write beyond the end of a file is one at a time to the file system: the lock is exclusive, and it waits. So a
+  // file that this object created gets most of its length before the first block of a long write: all but the last
+  // granule, so that one whose writer is killed stays too short until the end of it was written, as without this.
+  // Call with direct I/O open.
+  void grow_ahead(uint64_t end_bytes) noexcept;
+  [[nodiscard]] bool created() const noexcept { return opened_.created && opened_.regular; }
+
   enum class Written : uint8_t { prefix_of_request, whole_request };
   void wrote(uint64_t end_bytes, Written written) noexcept;
   void write_failed() noexcept { write_failed_.store(true, std::memory_order_relaxed); }
@@ -74,7 +81,8 @@ class OpenFile {
   std::string refusal_;  // guarded by mutex_
   std::atomic<bool> direct_worked_ = false;
   std::atomic<bool> write_failed_ = false;
-  std::atomic<bool> request_written_ = false;    // some request as a whole
+  std::atomic<bool> request_written_ = false;  // some request as a whole
+  std::atomic<uint64_t> grown_end_bytes_ = 0;
   std::atomic<uint64_t> written_end_bytes_ = 0;  // highest end of what was written without a gap in its request
 };
 

@@ -42,6 +42,54 @@ TEST(OpenFile, AFileIsCutToTheEndOfWhatWasWritten) {
   EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(40'960, std::byte{9}));
 }
 
+TEST(OpenFile, ALongWriteGivesANewFileAllOfItsLengthButTheLastGranuleFirst) {
+  constexpr uint64_t kBytes = (uint64_t{16} << 20) + 100;
+  const std::vector<std::byte> source = pattern(kBytes);
+  World world;
+  File file = open_sim(world.system, "/f", FileMode::update);
+  world.disk.hold();
+  const Transfer transfer = *world.handle.write(file, {.source = {source.data(), kBytes, {}}});
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  EXPECT_EQ(world.system.bytes_of("/f").size(), kBytes - 100) << "a reader can tell that it is not whole";
+  world.disk.release();
+  EXPECT_EQ(transfer.result().value(), kBytes);
+  file = File();
+  EXPECT_EQ(world.system.bytes_of("/f"), source);
+}
+
+TEST(OpenFile, ALongWriteThatFailsOrIsAbortedLeavesNoLengthOfUnwrittenBytes) {
+  constexpr uint64_t kBytes = uint64_t{64} << 20;
+  const Buffer source = buffer_of(kBytes, std::byte{9});
+  for (const bool abort : {false, true}) {
+    World world({}, {.workers = 1, .block_bytes = 1 << 20, .queue_depth = 1});
+    File file = open_sim(world.system, "/f", FileMode::update);
+    if (!abort) world.system.get("/f")->bad = {{.begin = 2 << 20, .end = 3 << 20}};
+    world.disk.hold();
+    Transfer transfer = *world.handle.write(file, {.source = {source.data(), kBytes, {}}});
+    ASSERT_TRUE(world.disk.wait_for_taken(1));
+    EXPECT_EQ(world.system.bytes_of("/f").size(), kBytes - 4096);
+    if (abort) transfer.abort();
+    world.disk.release();
+    const Result<uint64_t> failed = transfer.result();
+    ASSERT_FALSE(failed.has_value());
+    file = File();
+    EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(failed.error().transferred_bytes, std::byte{9}));
+  }
+}
+
+TEST(OpenFile, AFileThatIsLongerAlreadyDoesNotShrink) {
+  constexpr uint64_t kBytes = uint64_t{16} << 20;
+  const Buffer source = buffer_of(kBytes, std::byte{9});
+  World world;
+  File file = open_sim(world.system, "/f", FileMode::update);
+  world.system.get("/f")->bytes = pattern(kBytes + 12'345);  // another writer was faster
+  EXPECT_EQ(world.handle.write(file, {.source = {source.data(), kBytes, {}}})->result().value(), kBytes);
+  file = File();
+  const std::vector<std::byte> bytes = world.system.bytes_of("/f");
+  ASSERT_EQ(bytes.size(), kBytes + 12'345);
+  EXPECT_TRUE(holds_pattern(bytes.data() + kBytes, 12'345, kBytes));
+}
+
 TEST(OpenFile, AFileThatWasThereBeforeKeepsItsLength) {
   World world;
   world.system.put("/f", pattern(50'000))->bad = {{.begin = 0, .end = 4096}};

@@ -23,6 +23,7 @@ namespace {
 
 constexpr uint64_t kCacheProbeBytes = uint64_t{1} << 20;  // smaller reads are not worth asking the page cache about
 
+constexpr uint64_t kGrowAheadBytes = uint64_t{8} << 20;  // shorter writes into a new file are not worth a call for it
 constexpr auto kInterruptEvery = std::chrono::milliseconds(100);
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
@@ -359,6 +360,15 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
     states[i]->attach(job);
   }
   job.reset();
+  uint64_t file_end = 0;
+  for (size_t i = jobs.size(); i-- > 0;) {  // a file's jobs follow each other, in the order of their offsets
+    Job& one = *jobs[i];
+    if (i + 1 == jobs.size() || jobs[i + 1]->file != one.file) file_end = 0;
+    file_end = std::max(file_end, one.end());
+    if (one.direction == plan::Direction::write && one.direct_wanted && one.file->created() &&
+        one.end() - one.position >= kGrowAheadBytes)
+      one.grow_to = file_end;
+  }
   for (std::shared_ptr<Job>& one : jobs)
     enqueue(std::move(one));
   for (size_t i = 0; i < prepared.size(); ++i) {

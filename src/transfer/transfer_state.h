@@ -106,10 +106,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   // The byte at `offset` could not be moved. The lowest offset wins.
   void fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation, std::string detail = {});
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
-  // Failed or aborted: what the kernel gives back unmoved is not sent again.
-  [[nodiscard]] bool stopped() const noexcept {
-    return failed() || (phase_.load(std::memory_order_acquire) & kAborted) != 0;
-  }
+  [[nodiscard]] bool aborted() const noexcept { return (phase_.load(std::memory_order_acquire) & kAborted) != 0; }
   // Nothing more of it is sent. The bytes that will not be, still to be resolved, and the first of them in `first`.
   [[nodiscard]] uint64_t drop_unsent(uint64_t& first);
   // `bytes` more are accounted for, moved or not. The last call finishes the transfer.

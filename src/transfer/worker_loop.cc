@@ -140,6 +140,7 @@ bool WorkerLoop::prepare(uint32_t index, QueuedBlock&& block) {
   // Another block may have found out meanwhile that direct I/O does not work on this file.
   const bool direct = entry.plan.direct && entry.job->file->direct_descriptor() >= 0;
   entry.path = direct ? engine::Path::direct : engine::Path::buffered;
+  if (direct && entry.job->grow_to != 0) entry.job->file->grow_ahead(entry.job->grow_to);
   choose_memory(entry);
   if (direct && entry.memory_slot < 0 && options_.registered == Ladder::required) return false;
   if (entry.plan.staged && entry.job->direction == plan::Direction::write) gather(entry);
@@ -406,17 +407,17 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     }
     owner->resolve(resolved);
   }
-  if (split) send_parts_alone(*job, first, good_end, plan.end);
+  if (split) send_parts_alone(*job, first, good_end, plan.end, errno_value);
 }
 
-void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end) {
+void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end, int errno_value) {
   std::vector<std::shared_ptr<Job>> alone;
   std::vector<Part> refused;
   for (size_t i = first_part; i < job.parts.size() && job.parts[i].begin < end; ++i) {
     const Part& part = job.parts[i];
     const Piece piece = piece_of(part, begin, end);
     if (piece.begin >= piece.end) continue;
-    if (part.owner->stopped()) {
+    if (part.owner->failed() || part.owner->aborted()) {  // nothing more of it is sent
       refused.push_back({.owner = part.owner, .begin = piece.begin, .end = piece.end});
       continue;
     }
@@ -441,7 +442,11 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
   for (size_t i = alone.size(); i-- > 0;)
     handle_.queue().push_front(std::move(alone[i]));
   for (const Part& part : refused) {
-    part.owner->fail_at(part.begin, ErrorCode::aborted, 0, name_of(job.direction), "abort() stopped the rest");
+    if (part.owner->aborted()) {
+      part.owner->fail_at(part.begin, ErrorCode::aborted, 0, name_of(job.direction), "abort() stopped the rest");
+    } else {
+      part.owner->fail_at(part.begin, ErrorCode::system, errno_value, name_of(job.direction));
+    }
     part.owner->resolve(part.end - part.begin);
   }
 }

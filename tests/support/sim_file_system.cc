@@ -129,6 +129,12 @@ Status SimFileSystem::allocate(int descriptor, uint64_t bytes, const std::string
   return {};
 }
 
+void SimFileSystem::grow(int descriptor, uint64_t bytes, uint32_t) {
+  const std::shared_ptr<SimFile> file = disk_.file_of(descriptor);
+  const std::lock_guard lock(disk_.mutex());
+  if (bytes <= file->capacity && file->bytes.size() < bytes) file->bytes.resize(bytes);
+}
+
 Status SimFileSystem::truncate(int descriptor, uint64_t bytes, const std::string& path) {
   if (Status stepped = step("truncate", path); !stepped) return stepped;
   const std::shared_ptr<SimFile> file = disk_.file_of(descriptor);

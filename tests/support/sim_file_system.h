@@ -41,6 +41,7 @@ class SimFileSystem final : public os::FileSystem {
   [[nodiscard]] Result<uint64_t> size_bytes(int descriptor, const std::string& path) override;
   [[nodiscard]] Result<os::OpenedFile> create_exclusive(const std::string& path) override;
   [[nodiscard]] Status allocate(int descriptor, uint64_t bytes, const std::string& path) override;
+  void grow(int descriptor, uint64_t bytes, uint32_t unit_bytes) override;
   [[nodiscard]] Status truncate(int descriptor, uint64_t bytes, const std::string& path) override;
   [[nodiscard]] Status set_mode(int descriptor, uint32_t mode, const std::string& path) override;
   [[nodiscard]] Status datasync(int descriptor, const std::string& path) override;
