@@ -82,7 +82,7 @@ Result<std::shared_ptr<HandleState>> HandleState::create(const HandleOptions& op
                                                          std::span<const EngineCandidate> candidates) {
   const Result<HandleFacts> settled = settle(options);
   if (!settled) return std::unexpected(settled.error());
-  const auto handle = std::make_shared<HandleState>(
+  auto handle = std::make_shared<HandleState>(
       options, BlockSizes{.block_bytes = settled->block_bytes, .staged_block_bytes = settled->staged_block_bytes});
   handle->facts_ = *settled;
   const WorkerOptions worker_options = {

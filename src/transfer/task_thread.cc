@@ -24,24 +24,20 @@ TaskThread::~TaskThread() {
 }
 
 void TaskThread::post(std::function<void()> task) {
-  bool queued = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!thread_.joinable() && !stopping_) {
-      Result<std::thread> thread = os::start_thread(name_, [this] { run(); });
-      if (thread) thread_ = *std::move(thread);
-    }
-    if (thread_.joinable()) {
-      tasks_.push_back(std::move(task));
-      ++posted_;
-      queued = true;
-    }
+  std::unique_lock lock(mutex_);
+  if (!thread_.joinable() && !stopping_) {
+    Result<std::thread> thread = os::start_thread(name_, [this] { run(); });
+    if (thread) thread_ = *std::move(thread);
   }
-  if (queued) {
-    changed_.notify_all();
-  } else {
+  if (!thread_.joinable()) {
+    lock.unlock();
     task();
+    return;
   }
+  tasks_.push_back(std::move(task));
+  ++posted_;
+  lock.unlock();
+  changed_.notify_all();
 }
 
 void TaskThread::flush() {
