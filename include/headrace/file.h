@@ -44,6 +44,10 @@ class HEADRACE_EXPORT File {
   [[nodiscard]] uint32_t direct_memory_alignment_bytes() const;
   [[nodiscard]] uint32_t direct_offset_alignment_bytes() const;
 
+  // No write into it will be asked for after all: if this open created the file, and nothing was written to it when it
+  // closes, it is removed again. For callers who opened a file for a request that was then refused.
+  void give_up() const noexcept;
+
   // For the library's own layers.
   explicit File(std::shared_ptr<transfer::OpenFile> file) noexcept;
   [[nodiscard]] const std::shared_ptr<transfer::OpenFile>& internal() const noexcept { return file_; }

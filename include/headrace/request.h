@@ -45,6 +45,11 @@ struct ReadRequest {
   EndOfFile end_of_file = EndOfFile::is_an_error;
 };
 
+enum class Truncate : uint8_t {
+  no,
+  at_start,  // the file is cut to zero length once the call is accepted, before anything of it is written
+};
+
 struct WriteRequest {
   uint64_t offset_bytes = 0;
   ConstRegion source = {};
@@ -52,6 +57,7 @@ struct WriteRequest {
   int priority = 0;
   CopyMode copy = CopyMode::automatic;
   Durability durability = Durability::none;
+  Truncate truncate = Truncate::no;
 };
 
 struct ReadItem {

@@ -57,14 +57,15 @@ AtomicFileObject::~AtomicFileObject() {
     static_cast<void>(new AtomicFile(*std::move(atomic_)));
     return;
   }
-  throw_away();
+  Parts parts = take();
+  remove(parts);
 }
 
 const File& AtomicFileObject::file() const {
   if (!atomic_ || generation_ != fork_generation()) {
     const nb::object closed = import_attribute("headrace._errors", "ClosedError");
     refuse(closed.ptr(), atomic_ ? "this AtomicFile belongs to the process that forked this one"
-                                 : "this AtomicFile was committed or discarded");
+                                 : "this AtomicFile was committed or discarded, or another thread does it now");
   }
   return atomic_->file();
 }
@@ -81,49 +82,52 @@ void AtomicFileObject::check_range(uint64_t offset_bytes, uint64_t bytes) const 
          static_cast<unsigned long long>(size_bytes_));
 }
 
-void AtomicFileObject::throw_away() noexcept {
-  std::optional<AtomicFile> atomic = std::exchange(atomic_, std::nullopt);
-  writes_.clear();
+AtomicFileObject::Parts AtomicFileObject::take() {
+  return {.atomic = std::exchange(atomic_, std::nullopt), .writes = std::exchange(writes_, {})};
+}
+
+void AtomicFileObject::remove(Parts& parts) noexcept {
   without_gil([&] {
-    atomic->discard();
-    atomic.reset();
+    parts.atomic->discard();
+    parts.atomic.reset();
   });
 }
 
 void AtomicFileObject::commit() {
   static_cast<void>(file());
+  Parts parts = take();
   try {
-    wait_for_all(writes_, Deadline(std::nullopt));
+    wait_for_all(parts.writes, Deadline(std::nullopt));
   } catch (nb::python_error&) {
-    for (Transfer& write : writes_)
+    for (Transfer& write : parts.writes)
       write.abort();
-    throw_away();
+    remove(parts);
     throw;
   }
   std::optional<Error> failure;
-  for (const Transfer& write : writes_) {
+  for (const Transfer& write : parts.writes) {
     const auto result = write.result();
     if (!result && !failure) failure = result.error();
   }
   if (failure) {
-    throw_away();
+    remove(parts);
     raise(*failure, path_);
   }
-  const Status status = without_gil([&] { return atomic_->commit(); });
-  throw_away();
+  const Status status = without_gil([&] { return parts.atomic->commit(); });
+  remove(parts);
   if (!status) raise(status.error(), path_);
 }
 
 void AtomicFileObject::discard() {
   if (!atomic_) return;
   static_cast<void>(file());
-  for (Transfer& write : writes_)
+  Parts parts = take();
+  for (Transfer& write : parts.writes)
     write.abort();
-  const std::vector<Transfer> writes = writes_;
-  throw_away();
-  wait_for_all(writes, Deadline(std::nullopt));
+  remove(parts);
+  wait_for_all(parts.writes, Deadline(std::nullopt));
   // Asked for, so that closing the handle does not report writes that were thrown away on purpose.
-  for (const Transfer& write : writes)
+  for (const Transfer& write : parts.writes)
     static_cast<void>(write.result());
 }
 

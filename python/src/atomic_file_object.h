@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace.AtomicFile: what Handle.replace returns, a context manager over headrace::AtomicFile.
-// Needs the GIL; it is released around waits and system calls. One Python thread leaves the block; any may write.
+// Needs the GIL; it is released around waits and system calls. Any Python thread may write, commit and discard.
 // Owns the temporary file and a share of the state of every write into it.
 #pragma once
 
@@ -42,7 +42,13 @@ class AtomicFileObject {
   void discard();
 
  private:
-  void throw_away() noexcept;
+  struct Parts {
+    std::optional<AtomicFile> atomic;
+    std::vector<Transfer> writes;
+  };
+  // What commit() and discard() work on: while they wait without the GIL, other threads find this object closed.
+  [[nodiscard]] Parts take();
+  static void remove(Parts& parts) noexcept;
 
   std::optional<AtomicFile> atomic_;
   nb::object path_;

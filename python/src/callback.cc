@@ -5,6 +5,7 @@
 #include "callback.h"
 
 #include <memory>
+#include <utility>
 
 #include "errors.h"
 #include "interpreter.h"
@@ -13,17 +14,21 @@ namespace headrace::python {
 
 namespace {
 
+thread_local bool runs_callback = false;
+
 struct Callback {
   nb::object transfer;
   nb::object function;
 
   // Any exception ends here, KeyboardInterrupt included: there is no caller on this thread.
   void run() noexcept {
+    const bool before = std::exchange(runs_callback, true);
     try {
       function(transfer);
     } catch (nb::python_error& error) {
       report(error);
     }
+    runs_callback = before;
     function.reset();
     transfer.reset();
   }
@@ -45,6 +50,8 @@ void drop(Callback* callback) noexcept {
 }
 
 }  // namespace
+
+bool on_callback_thread() noexcept { return runs_callback; }
 
 void call_when_done(const Transfer& transfer, nb::object transfer_object, nb::object function) {
   const std::shared_ptr<Callback> callback(new Callback{std::move(transfer_object), std::move(function)}, &drop);

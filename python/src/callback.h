@@ -15,6 +15,9 @@ namespace nb = nanobind;
 
 void call_when_done(const Transfer& transfer, nb::object transfer_object, nb::object function);
 
+// True inside a callback: the dispatcher thread can run no other one meanwhile.
+[[nodiscard]] bool on_callback_thread() noexcept;
+
 // Routes the library's records to the logger "headrace". logging is imported with the first record, not before.
 void install_log_sink();
 void remove_log_sink();

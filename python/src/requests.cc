@@ -71,10 +71,9 @@ WriteRequest write_options(OptionalWord durability, Durability otherwise, int64_
   return request;
 }
 
-FileMode file_mode(WriteMode mode) {
-  if (mode == WriteMode::create) return FileMode::create;
-  return mode == WriteMode::truncate ? FileMode::truncate : FileMode::update;
-}
+// A file is cut by the request, once that is accepted, not by opening it.
+FileMode file_mode(WriteMode mode) { return mode == WriteMode::create ? FileMode::create : FileMode::update; }
+Truncate truncation(WriteMode mode) { return mode == WriteMode::truncate ? Truncate::at_start : Truncate::no; }
 
 TransferObject wrap(HandleObject& self, const Transfer& transfer, std::unique_ptr<Hold> hold, bool is_read,
                     Asked asked) {
@@ -114,6 +113,7 @@ TransferObject write(HandleObject& self, nb::handle file, nb::handle data, nb::h
   const bool replaces = write_mode == WriteMode::replace;
   WriteRequest request = write_options(durability, replaces ? Durability::data : Durability::none, priority, copy);
   request.offset_bytes = whole_number("offset", offset);
+  request.truncate = truncation(write_mode);
   Memory memory(data, Access::source);
   check_end(request.offset_bytes, memory.bytes);
   request.sources = memory.sources;
@@ -182,7 +182,13 @@ class OpenedFiles {
   const FileArgument& find_or_open(std::map<Key, FileArgument>& known, const Key& key, nb::handle file) {
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
-    return known.emplace(key, open_file_argument(file, mode_, mode_given_)).first->second;
+    try {
+      return known.emplace(key, open_file_argument(file, mode_, mode_given_)).first->second;
+    } catch (nb::python_error&) {
+      for (const auto& [path, opened] : by_path_)
+        opened.file.give_up();
+      throw;
+    }
   }
 
   FileMode mode_;
@@ -259,7 +265,8 @@ nb::list write_many(HandleObject& self, nb::handle items, OptionalWord mode, Opt
     refuse(PyExc_ValueError,
            "write_many cannot replace: write into the file that Handle.replace(path, size=...) returns");
   }
-  const WriteRequest options = write_options(durability, Durability::none, priority, copy);
+  WriteRequest options = write_options(durability, Durability::none, priority, copy);
+  options.truncate = truncation(write_mode);
   std::vector<Item> taken = take_items(items, Access::source);
 
   OpenedFiles files(file_mode(write_mode), mode && *mode != "update");

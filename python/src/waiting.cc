@@ -18,6 +18,7 @@
 
 #include <headrace/transfer.h>
 
+#include "callback.h"
 #include "errors.h"
 #include "transfer_object.h"
 
@@ -38,6 +39,8 @@ WaitFor parse_condition(const std::string& word) {
 std::vector<Transfer> shares_of(nb::handle transfers) {
   std::vector<Transfer> shares;
   for (nb::handle object : nb::iter(transfers)) {
+    if (!nb::isinstance<TransferObject>(object))
+      refuse(PyExc_TypeError, "a headrace.Transfer is wanted, not %R", object.ptr());
     const auto& transfer = nb::cast<const TransferObject&>(object);
     transfer.check_process();
     shares.push_back(transfer.transfer());
@@ -61,6 +64,11 @@ void wait_for(nb::handle transfers, const std::string& return_when, std::optiona
 class Completions {
  public:
   explicit Completions(nb::handle transfers) {
+    if (on_callback_thread()) {
+      refuse(
+          PyExc_RuntimeError,
+          "as_completed cannot be used in a callback: it waits for the thread that runs callbacks; use headrace.wait");
+    }
     const std::vector<Transfer> shares = shares_of(transfers);
     for (size_t i = 0; i < shares.size(); ++i) {
       shares[i].on_done([queue = queue_, i](const Transfer&) { queue->push(i); });

@@ -32,13 +32,15 @@ std::string_view remedy(int errno_value) noexcept {
     case EROFS: return "the file system is mounted read-only";
     case EMFILE: return "too many open files in this process (ulimit -n)";
     case ENFILE: return "too many open files in the system (fs.file-max)";
-    case EIO: return "the device reported a failure; see the kernel log";
+    case EIO: return "the device reported a failure (see the kernel log), or overlapping writes ran at the same time";
     case ESPIPE: return "pipes, sockets and terminals have no offsets; name a regular file or a block device";
     case EBADF: return "the descriptor is closed or not open for this direction";
     case ENAMETOOLONG: return "the path or one of its names is too long for the file system";
     case ELOOP: return "too many symbolic links";
     case EFAULT: return "the memory named is not mapped, or not writable";
     case ENOMEM: return "out of memory";
+    case EAGAIN: return "the kernel was short of resources and stayed so; lower the queue depth, or try again later";
+    case EINVAL: return "the system does not take this file, offset or length; direct='never' may help";
     case ETXTBSY: return "the file is a program that is running";
     default: return {};
   }

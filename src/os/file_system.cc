@@ -12,6 +12,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -60,6 +61,8 @@ Status describe(OpenedFile& file) {
   if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))
     return std::unexpected(system_error("open", file.path, ESPIPE));
   file.regular = S_ISREG(status.st_mode);
+  file.device = status.st_dev;
+  file.inode = status.st_ino;
   file.block_device = S_ISBLK(status.st_mode);
   if (S_ISCHR(status.st_mode) && ::lseek(descriptor, 0, SEEK_CUR) < 0)
     return std::unexpected(system_error("open", file.path, ESPIPE));
@@ -85,7 +88,7 @@ bool same_file(int one, int other) {
 }
 
 // For writing, also readable where the permissions allow; `created` tells whether this call made the file.
-int open_for_update(const char* path, bool& created) {
+int open_for_update(const char* path, bool& created, bool& through_link) {
   for (int round = 0; round < kOpenRetriesMax; ++round) {
     created = false;
     int descriptor = open_retrying(path, O_RDWR | O_NONBLOCK);
@@ -97,8 +100,10 @@ int open_for_update(const char* path, bool& created) {
     if (errno != EEXIST) return -1;
     // A dangling symbolic link exists and names nothing: only a plain O_CREAT goes through it.
     struct stat status = {};
-    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode))
+    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode)) {
+      through_link = true;
       return open_retrying(path, O_RDWR | O_CREAT | O_NONBLOCK, 0666);
+    }
   }
   errno = EEXIST;
   return -1;
@@ -123,7 +128,7 @@ Result<OpenedFile> FileSystem::open(const std::string& path, FileMode mode) {
       file.created = descriptor >= 0;
       break;
     case FileMode::update:
-    case FileMode::truncate: descriptor = open_for_update(path.c_str(), file.created); break;
+    case FileMode::truncate: descriptor = open_for_update(path.c_str(), file.created, file.through_link); break;
   }
   if (descriptor < 0) {
     // ENXIO is how Linux says that a FIFO has no reader, or that the path names a socket.
@@ -252,6 +257,22 @@ Status FileSystem::sync_folder_of(const std::string& path) {
   if (::fsync(descriptor.get()) == 0 || errno == EINVAL || errno == ENOTSUP)
     return {};  // some file systems have nothing to sync there
   return std::unexpected(system_error("sync folder", folder, errno));
+}
+
+uint64_t FileSystem::data_end(int descriptor, uint64_t from, uint64_t to) {
+  constexpr int kPiecesMax = 100'000;
+  uint64_t end = from;
+  uint64_t position = from;
+  for (int piece = 0; position < to; ++piece) {
+    const off_t data = ::lseek(descriptor, static_cast<off_t>(position), SEEK_DATA);
+    if (data < 0) return errno == ENXIO ? end : to;
+    if (static_cast<uint64_t>(data) >= to) return end;
+    const off_t hole = ::lseek(descriptor, data, SEEK_HOLE);
+    if (hole < 0 || piece == kPiecesMax) return to;
+    end = std::min(static_cast<uint64_t>(hole), to);
+    position = end;
+  }
+  return end;
 }
 
 bool FileSystem::names(const std::string& path, int descriptor) {

@@ -20,7 +20,9 @@ struct OpenedFile {
   Fd descriptor;  // buffered, close-on-exec
   bool readable = false;
   bool writable = false;
-  bool created = false;  // by this call
+  bool created = false;            // by this call
+  bool through_link = false;       // and by a dangling symbolic link of this name
+  uint64_t device = 0, inode = 0;  // what the file is to the system, by whatever name
   bool regular = false;
   bool block_device = false;  // neither of the two: a character device
   bool in_memory = false;     // tmpfs, ramfs: there is no device below the page cache
@@ -56,6 +58,8 @@ class FileSystem {
   [[nodiscard]] virtual Status unlink(const std::string& path);
   // fsync of the folder that holds `path`.
   [[nodiscard]] virtual Status sync_folder_of(const std::string& path);
+  // End of the last byte of data in [from, to), or `from` when all of it is a hole. Where holes cannot be told, `to`.
+  [[nodiscard]] virtual uint64_t data_end(int descriptor, uint64_t from, uint64_t to);
   // True when `path` still names the file that `descriptor` has open.
   [[nodiscard]] virtual bool names(const std::string& path, int descriptor);
 };

@@ -35,6 +35,10 @@ Result<uint64_t> File::size_bytes() const {
   return file_->system().size_bytes(file_->descriptor(), file_->path());
 }
 
+void File::give_up() const noexcept {
+  if (file_) file_->write_refused();
+}
+
 uint32_t File::direct_memory_alignment_bytes() const {
   return file_ && file_->direct_descriptor() >= 0 ? file_->alignment().memory_bytes : 0;
 }

@@ -201,6 +201,7 @@ void HandleState::sync(const std::shared_ptr<SyncGroup>& group) {
   auto job = std::make_shared<Job>();
   job->direction = plan::Direction::write;
   job->datasync = true;
+  job->priority = group->priority;
   job->file = group->file.get();
   job->sync = group;
   const std::shared_ptr<HandleState> handle = group->handle;

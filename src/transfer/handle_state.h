@@ -95,6 +95,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
     bool direct_wanted = true;
     OpenFile* file = nullptr;  // once `setup` has gone to the state, which holds it
     bool empty = false;
+    bool truncate_first = false;
   };
 
   [[nodiscard]] Error closed_error() const;
@@ -103,7 +104,11 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   [[nodiscard]] Status add_region(Prepared& prepared, Region region, CopyMode copy) const;
   [[nodiscard]] Status choose_path(Prepared& prepared, CacheMode cache);
   // Counts `wanted` requests, as many as the limit has room for, waiting for the first where the options say so.
-  [[nodiscard]] Result<uint32_t> reserve(size_t wanted);
+  // From `ask_at` on it asks HandleOptions::interrupted, and moves that on.
+  [[nodiscard]] Result<uint32_t> reserve(size_t wanted, Clock::time_point& ask_at);
+  void give_places_back(uint32_t count);
+  // Those that a request wants cut, each once.
+  [[nodiscard]] static Status truncate_files(std::span<Prepared> prepared);
   [[nodiscard]] Result<std::vector<Transfer>> submit(std::vector<Prepared> prepared);
   void start(std::span<Prepared> prepared, std::vector<Transfer>& transfers);
 

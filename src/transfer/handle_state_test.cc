@@ -210,6 +210,27 @@ TEST(HandleState, AbortOfOneNeighbourSparesTheOthers) {
   }
 }
 
+TEST(HandleState, CancelAfterAbortSaysNo) {
+  World world({}, {.workers = 1, .queue_depth = 1});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(30 << 10);
+  world.disk.hold();
+  const Transfer busy = *world.handle.read(file, {.target = {target.data(), 1000, {}}});
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  std::vector<ReadItem> items;
+  for (uint64_t i = 0; i < 3; ++i)
+    items.push_back(
+        {.file = file, .request = {.offset_bytes = i << 10, .target = {target.data() + (i << 10), 1024, {}}}});
+  std::vector<Transfer> transfers = *world.handle.read_many(items);
+  transfers[1].abort();
+  EXPECT_FALSE(transfers[1].cancel());
+  EXPECT_FALSE(transfers[1].cancelled());
+  EXPECT_EQ(transfers[1].result().error().code, ErrorCode::aborted);
+  world.disk.release();
+  EXPECT_EQ(transfers[2].result().value(), 1024u);
+}
+
 TEST(HandleState, APieceOfAFailedBlockIsNotSentAgainAfterItsAbort) {
   World world;
   world.system.put("/f", pattern(kMiB));
@@ -247,6 +268,24 @@ TEST(HandleState, AnAbortedWriteIsNotHeldAgainstTheClose) {
 }
 
 // --- limits ---
+
+TEST(HandleState, ALongBulkCallMayBeInterruptedWhileItMakesProgress) {
+  std::atomic<int> asked = 0;
+  World world({}, {.workers = 1, .requests_max = 1, .interrupted = [&] { return ++asked == 2; }});
+  world.system.put("/f", pattern(kMiB));
+  const File file = open_sim(world.system, "/f", FileMode::read);
+  std::vector<std::byte> target(1000);
+  // Enough for many times 100 ms, were it not interrupted: each of them waits for the one before.
+  world.disk.set_script([](const SimIo&) -> std::optional<int64_t> {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return std::nullopt;
+  });
+  std::vector<ReadItem> items(20'000, {.file = file, .request = {.target = {target.data(), 1000, {}}}});
+  const std::vector<Transfer> transfers = *world.handle.read_many(items);
+  EXPECT_EQ(transfers.back().result().error().code, ErrorCode::interrupted);
+  EXPECT_EQ(transfers.front().result().value(), 1000u);
+  EXPECT_EQ(asked, 2);
+}
 
 TEST(HandleState, ASubmissionThatWaitsForRoomMayBeInterrupted) {
   std::atomic<bool> interrupt = false;

@@ -8,8 +8,8 @@
 
 namespace headrace::transfer {
 
-MemorySlots::MemorySlots(engine::Engine& engine, bool wanted)
-    : engine_(engine), slots_(wanted ? engine.caps().memory_slots : 0) {
+MemorySlots::MemorySlots(engine::Engine& engine, Ladder registered)
+    : engine_(engine), registered_(registered), slots_(registered == Ladder::never ? 0 : engine.caps().memory_slots) {
   index_.reserve(2 * slots_.size());
 }
 
@@ -24,7 +24,7 @@ int32_t MemorySlots::acquire(uint64_t id, Region buffer, const std::byte* data, 
     return found->second;
   }
   // One refusal says that the limit is reached: asking again for every block would only cost system calls.
-  if (refusal_ != 0) return engine::kNotRegistered;
+  if (refusal_ != 0 && registered_ != Ladder::required) return engine::kNotRegistered;
   const int32_t slot = free_slot();
   if (slot < 0) return engine::kNotRegistered;
   const Region region = {.data = buffer.data + key.begin, .bytes = key.end - key.begin, .device = {}};
@@ -33,6 +33,7 @@ int32_t MemorySlots::acquire(uint64_t id, Region buffer, const std::byte* data, 
     refusal_ = rc;
     return engine::kNotRegistered;
   }
+  refusal_ = 0;
   slots_[static_cast<uint32_t>(slot)] = {.key = key, .in_flight = 1};
   index_[key] = slot;
   registered_bytes_ += region.bytes;

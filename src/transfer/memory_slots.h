@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <headrace/handle.h>
 #include <headrace/region.h>
 
 #include "engine/engine.h"
@@ -22,7 +23,8 @@ class MemorySlots {
   // Ids of staging slots: no Buffer's id reaches there.
   static constexpr uint64_t kStagingIds = uint64_t{1} << 63;
 
-  MemorySlots(engine::Engine& engine, bool wanted);
+  // After a refusal nothing more is asked for, unless registration is required.
+  MemorySlots(engine::Engine& engine, Ladder registered);
 
   // The slot that holds [data, data + bytes), registered now if need be, with one more block in flight on it; or
   // engine::kNotRegistered. `buffer` is the whole of what the id names.
@@ -58,6 +60,7 @@ class MemorySlots {
   void drop(uint32_t slot) noexcept;
 
   engine::Engine& engine_;
+  const Ladder registered_;
   std::vector<Slot> slots_;
   std::unordered_map<Key, int32_t, KeyHash> index_;  // kNotRegistered: refused, not to be tried again
   uint32_t hand_ = 0;

@@ -13,11 +13,21 @@
 #include "base/align.h"
 
 namespace headrace::transfer {
+namespace {
+
+constexpr int kOpenRetriesMax = 16;
+
+}  // namespace
 
 Result<std::shared_ptr<OpenFile>> OpenFile::open(os::FileSystem& system, const std::string& path, FileMode mode) {
-  Result<os::OpenedFile> opened = system.open(path, mode);
-  if (!opened) return std::unexpected(std::move(opened).error());
-  return std::make_shared<OpenFile>(system, *std::move(opened), mode);
+  for (int round = 0;; ++round) {
+    Result<os::OpenedFile> opened = system.open(path, mode);
+    if (!opened) return std::unexpected(std::move(opened).error());
+    auto file = std::make_shared<OpenFile>(system, *std::move(opened), mode);
+    // A clean-up of this process may have removed the name between the two lines above.
+    const bool lost = file->history_ != nullptr && !system.names(path, file->descriptor());
+    if (!lost || round == kOpenRetriesMax) return file;
+  }
 }
 
 Result<std::shared_ptr<OpenFile>> OpenFile::duplicate(os::FileSystem& system, int descriptor) {
@@ -26,17 +36,29 @@ Result<std::shared_ptr<OpenFile>> OpenFile::duplicate(os::FileSystem& system, in
   return std::make_shared<OpenFile>(system, *std::move(opened), FileMode::update);
 }
 
-OpenFile::OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode) noexcept
-    : system_(system), opened_(std::move(opened)), mode_(mode) {}
+OpenFile::OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode)
+    : system_(system),
+      opened_(std::move(opened)),
+      history_(opened_.writable && opened_.regular ? &FileHistory::join(opened_.device, opened_.inode) : nullptr) {
+  if (history_ != nullptr && opened_.created) history_->created(mode);
+}
 
 OpenFile::~OpenFile() {
-  if (!opened_.created || !write_failed_.load(std::memory_order_relaxed) || process_ != os::process_id()) return;
-  const bool nothing_whole = mode_ == FileMode::create && !request_written_.load(std::memory_order_relaxed);
-  const uint64_t end = nothing_whole ? 0 : written_end_bytes_.load(std::memory_order_relaxed);
-  // A file that goes by another name now (a rename, or a relative path after chdir) is cut only.
-  if (end == 0 && system_.names(path(), descriptor()) && system_.unlink(path())) return;
+  if (history_ == nullptr || process_ != os::process_id()) return;
+  history_->leave([this](const FileHistory& history) { clean_up(history); });
+}
+
+void OpenFile::clean_up(const FileHistory& history) {
+  if (!history.has_failures()) return;
   const Result<uint64_t> size = system_.size_bytes(descriptor(), path());
-  if (size && *size > end) (void)system_.truncate(descriptor(), end, path());
+  if (!size) return;
+  const std::optional<uint64_t> length = history.length_without_failures(
+      *size, [this](uint64_t from, uint64_t to) { return system_.data_end(descriptor(), from, to); });
+  if (!length) return;
+  // A file that goes by another name now (a rename, or a relative path after chdir) is cut only, as is one whose name is a
+  // symbolic link: the link was there before.
+  if (*length == 0 && !opened_.through_link && system_.names(path(), descriptor()) && system_.unlink(path())) return;
+  if (*size > *length) (void)system_.truncate(descriptor(), *length, path());
 }
 
 int OpenFile::direct_descriptor() {
@@ -84,11 +106,23 @@ void OpenFile::grow_ahead(uint64_t end_bytes) noexcept {
   system_.grow(descriptor(), length, granule_bytes());
 }
 
-void OpenFile::wrote(uint64_t end_bytes, Written written) noexcept {
-  if (written == Written::whole_request) request_written_.store(true, std::memory_order_relaxed);
-  uint64_t seen = written_end_bytes_.load(std::memory_order_relaxed);
-  while (seen < end_bytes && !written_end_bytes_.compare_exchange_weak(seen, end_bytes, std::memory_order_relaxed)) {
-  }
+void OpenFile::wrote(uint64_t end_bytes, Written written) {
+  if (history_ != nullptr) history_->wrote(end_bytes, written == Written::whole_request);
+}
+
+void OpenFile::write_failed(uint64_t begin_bytes, uint64_t good_end_bytes, uint64_t end_bytes) {
+  write_failed_.store(true, std::memory_order_relaxed);
+  if (history_ != nullptr) history_->failed(begin_bytes, good_end_bytes, end_bytes);
+}
+
+void OpenFile::write_cancelled(uint64_t begin_bytes, uint64_t end_bytes) {
+  // Without that the file has no length for this write.
+  if (history_ != nullptr && grown_end_bytes_.load(std::memory_order_relaxed) != 0)
+    history_->failed(begin_bytes, begin_bytes, end_bytes);
+}
+
+void OpenFile::write_refused() {
+  if (history_ != nullptr && created()) history_->failed(0, 0, 0);
 }
 
 }  // namespace headrace::transfer

@@ -14,6 +14,7 @@
 
 #include "os/file_system.h"
 #include "os/process_id.h"
+#include "transfer/file_history.h"
 
 namespace headrace::transfer {
 
@@ -23,9 +24,9 @@ class OpenFile {
                                                               FileMode mode);
   [[nodiscard]] static Result<std::shared_ptr<OpenFile>> duplicate(os::FileSystem& system, int descriptor);
 
-  OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode) noexcept;
-  // When this object created the file and a write failed: removes the file if nothing was written well (mode `create`:
-  // if no request was), else cuts it to the end of what was. Never in a child made by fork: the file is its parent's.
+  OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode);
+  // The last of this process to let go of a file that it created, and into which a write failed, undoes what is left of
+  // that: see FileHistory. Never in a child made by fork: the file is its parent's.
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -58,20 +59,26 @@ class OpenFile {
   // Call with direct I/O open.
   void grow_ahead(uint64_t end_bytes) noexcept;
   [[nodiscard]] bool created() const noexcept { return opened_.created && opened_.regular; }
+  [[nodiscard]] bool has_length() const noexcept { return opened_.regular; }
 
   enum class Written : uint8_t { prefix_of_request, whole_request };
-  void wrote(uint64_t end_bytes, Written written) noexcept;
-  void write_failed() noexcept { write_failed_.store(true, std::memory_order_relaxed); }
+  void wrote(uint64_t end_bytes, Written written);
+  // Of a write of [begin, end) nothing behind `good_end` is there.
+  void write_failed(uint64_t begin_bytes, uint64_t good_end_bytes, uint64_t end_bytes);
+  // The same, but it does not count as a failure.
+  void write_cancelled(uint64_t begin_bytes, uint64_t end_bytes);
+  // A write into this file was not even started.
+  void write_refused();
   [[nodiscard]] bool has_failed_write() const noexcept { return write_failed_.load(std::memory_order_relaxed); }
 
  private:
   enum class Direct : uint8_t { untried, open, refused };
 
   void open_direct();  // with mutex_ held
+  void clean_up(const FileHistory& history);
 
   os::FileSystem& system_;
   os::OpenedFile opened_;
-  FileMode mode_;
   const pid_t process_ = os::process_id();
   mutable std::mutex mutex_;
   std::atomic<Direct> direct_ = Direct::untried;  // written under mutex_; what it publishes is read after acquire
@@ -81,9 +88,8 @@ class OpenFile {
   std::string refusal_;  // guarded by mutex_
   std::atomic<bool> direct_worked_ = false;
   std::atomic<bool> write_failed_ = false;
-  std::atomic<bool> request_written_ = false;  // some request as a whole
   std::atomic<uint64_t> grown_end_bytes_ = 0;
-  std::atomic<uint64_t> written_end_bytes_ = 0;  // highest end of what was written without a gap in its request
+  FileHistory* const history_;  // null unless this is a regular file, open for writing
 };
 
 }  // namespace headrace::transfer

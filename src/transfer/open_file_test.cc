@@ -2,6 +2,7 @@
 // What becomes of a file that this library created when writes into it fail.
 #include "transfer/open_file.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <gtest/gtest.h>
@@ -75,6 +76,95 @@ TEST(OpenFile, ALongWriteThatFailsOrIsAbortedLeavesNoLengthOfUnwrittenBytes) {
     file = File();
     EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(failed.error().transferred_bytes, std::byte{9}));
   }
+}
+
+TEST(OpenFile, TheCleanUpSparesWhatOthersWrote) {
+  constexpr uint64_t kShard = uint64_t{16} << 20;
+  const Buffer source = buffer_of(kShard, std::byte{9});
+  World world({}, {.workers = 1, .block_bytes = 1 << 20, .queue_depth = 1});
+  world.disk.hold();
+  Transfer first;
+  std::vector<Transfer> others;
+  for (uint64_t shard = 0; shard < 3; ++shard) {  // each opens the file for itself, as writes by path do
+    const File file = open_sim(world.system, "/f", FileMode::update);
+    const Transfer transfer = *world.handle.write(
+        file, {.offset_bytes = shard * kShard, .source = {source.data(), kShard, {}}, .priority = shard == 0 ? 1 : 0});
+    shard == 0 ? first = transfer : others.emplace_back(transfer);
+  }
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  first.abort();
+  world.disk.release();
+  ASSERT_FALSE(first.result().has_value());
+  for (const Transfer& other : others)
+    EXPECT_EQ(other.result().value(), kShard);
+  const std::vector<std::byte> bytes = world.system.bytes_of("/f");
+  ASSERT_EQ(bytes.size(), 3 * kShard);
+  EXPECT_TRUE(std::all_of(bytes.begin() + kShard, bytes.end(), [](std::byte byte) { return byte == std::byte{9}; }));
+}
+
+TEST(OpenFile, AWriterThatIsTriedAgainKeepsItsBytes) {
+  constexpr uint64_t kBytes = uint64_t{16} << 20;
+  const Buffer source = buffer_of(kBytes, std::byte{9});
+  World world({}, {.workers = 1, .block_bytes = 1 << 20, .queue_depth = 1});
+  world.disk.hold();
+  Transfer first =
+      *world.handle.write(open_sim(world.system, "/f", FileMode::update), {.source = {source.data(), kBytes, {}}});
+  ASSERT_TRUE(world.disk.wait_for_taken(1));
+  const Transfer again =
+      *world.handle.write(open_sim(world.system, "/f", FileMode::update), {.source = {source.data(), kBytes, {}}});
+  first.abort();
+  world.disk.release();
+  ASSERT_FALSE(first.result().has_value());
+  EXPECT_EQ(again.result().value(), kBytes);
+  EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(kBytes, std::byte{9}));
+}
+
+TEST(OpenFile, BytesOfAnotherProcessBelowAndBehindTheFailureStay) {
+  World world({}, {.workers = 1, .block_bytes = 4096});
+  File file = open_sim(world.system, "/f", FileMode::update);
+  const std::shared_ptr<SimFile> sim = world.system.get("/f");
+  sim->capacity = 40'960;
+  sim->bytes.assign(8192, std::byte{5});  // somebody else's
+  EXPECT_TRUE(write_fails(world, file, 40'960, 100'000));
+  file = File();
+  EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(8192, std::byte{5}));
+  file = open_sim(world.system, "/g", FileMode::create);
+  const std::shared_ptr<SimFile> longer = world.system.get("/g");
+  longer->bad = {{.begin = 0, .end = 1 << 20}};
+  EXPECT_TRUE(write_fails(world, file, 0, 100'000));
+  longer->bytes.resize(200'000);
+  longer->bytes.back() = std::byte{5};
+  file = File();
+  EXPECT_EQ(world.system.bytes_of("/g").size(), 200'000u);
+}
+
+TEST(OpenFile, ARefusedWriteLeavesNoNewFileAndCutsNoOldOne) {
+  World world({}, {.workers = 1, .requests_max = 1, .when_full = WhenFull::fail});
+  world.system.put("/old", pattern(5000));
+  world.system.put("/busy", {});
+  world.disk.hold();
+  std::vector<std::byte> source(5000);
+  const Transfer busy =
+      *world.handle.write(open_sim(world.system, "/busy", FileMode::update), {.source = {source.data(), 5000, {}}});
+  const auto refused = [&](const char* path, FileMode mode, Truncate truncate) {
+    return world.handle
+        .write(open_sim(world.system, path, mode), {.source = {source.data(), 100, {}}, .truncate = truncate})
+        .error()
+        .code;
+  };
+  EXPECT_EQ(refused("/old", FileMode::update, Truncate::at_start), ErrorCode::limit_reached);
+  EXPECT_EQ(world.system.bytes_of("/old"), pattern(5000));
+  EXPECT_EQ(refused("/new", FileMode::create, Truncate::no), ErrorCode::limit_reached);
+  EXPECT_EQ(world.system.get("/new"), nullptr);
+  world.disk.release();
+  EXPECT_EQ(busy.result().value(), 5000u);
+  EXPECT_EQ(world.handle
+                .write(open_sim(world.system, "/old", FileMode::update),
+                       {.source = {source.data(), 100, {}}, .truncate = Truncate::at_start})
+                ->result()
+                .value(),
+            100u);
+  EXPECT_EQ(world.system.bytes_of("/old").size(), 100u);
 }
 
 TEST(OpenFile, AFileThatIsLongerAlreadyDoesNotShrink) {

@@ -85,7 +85,9 @@ uint64_t RequestQueue::drop(Job& job, const TransferState& owner, uint64_t& firs
 bool RequestQueue::drop_unless_started(Job& job, TransferState& owner) {
   const std::lock_guard lock(mutex_);
   if (owner.started() || !job.queued) return false;
-  for (Part& part : parts_of(job, owner))
+  const std::span<Part> parts = parts_of(job, owner);
+  if (std::ranges::any_of(parts, &Part::dropped)) return false;  // abort() was first
+  for (Part& part : parts)
     part.dropped = true;
   job.run_end = 0;
   if (!skip_dropped(job)) unlink(job);

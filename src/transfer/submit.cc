@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -198,6 +198,7 @@ Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) 
   }
   if (Status chosen = choose_path(prepared, CacheMode::bypass); !chosen)
     return std::unexpected(std::move(chosen).error());
+  prepared.truncate_first = request.truncate == Truncate::at_start;
   if (request.durability == Durability::data) {
     prepared.setup.sync = std::make_shared<SyncGroup>();
     prepared.setup.sync->file = prepared.setup.file;
@@ -217,14 +218,33 @@ Result<std::vector<Transfer>> HandleState::read_many(std::span<const ReadItem> i
 }
 
 Result<std::vector<Transfer>> HandleState::write_many(std::span<const WriteItem> items) {
-  std::vector<Prepared> all;
-  all.reserve(items.size());
-  for (const WriteItem& item : items) {
-    Result<Prepared> prepared = prepare_write(item);
-    if (!prepared) return std::unexpected(std::move(prepared).error());
-    all.push_back(*std::move(prepared));
+  const auto start_all = [&]() -> Result<std::vector<Transfer>> {
+    std::vector<Prepared> all;
+    all.reserve(items.size());
+    for (const WriteItem& item : items) {
+      Result<Prepared> prepared = prepare_write(item);
+      if (!prepared) return std::unexpected(std::move(prepared).error());
+      all.push_back(*std::move(prepared));
+    }
+    return submit(std::move(all));
+  };
+  Result<std::vector<Transfer>> started = start_all();
+  if (!started) {
+    for (const WriteItem& item : items) {
+      if (item.file.is_open()) item.file.internal()->write_refused();
+    }
   }
-  return submit(std::move(all));
+  return started;
+}
+
+Status HandleState::truncate_files(std::span<Prepared> prepared) {
+  std::unordered_set<OpenFile*> cut;
+  for (const Prepared& item : prepared) {
+    OpenFile& file = *item.setup.file;
+    if (!item.truncate_first || file.created() || !file.has_length() || !cut.insert(&file).second) continue;
+    if (Status done = file.system().truncate(file.descriptor(), 0, file.path()); !done) return done;
+  }
+  return {};
 }
 
 Result<Transfer> HandleState::replace(std::unique_ptr<AtomicFile> file, const WriteRequest& request) {
@@ -240,7 +260,19 @@ Result<Transfer> HandleState::replace(std::unique_ptr<AtomicFile> file, const Wr
   return transfers->front();
 }
 
-Result<uint32_t> HandleState::reserve(size_t wanted) {
+Result<uint32_t> HandleState::reserve(size_t wanted, Clock::time_point& ask_at) {
+  // The caller's thread may have a signal handler that wants to end a call which goes on and on.
+  const auto interrupted = [&] {
+    if (!options_.interrupted || Clock::now() < ask_at) return false;
+    ask_at = Clock::now() + kInterruptEvery;
+    return options_.interrupted();
+  };
+  const auto interruption = [] {
+    return std::unexpected(Error{.code = ErrorCode::interrupted,
+                                 .operation = "submit",
+                                 .detail = "the wait for room among the unfinished requests was interrupted"});
+  };
+  if (interrupted()) return interruption();
   std::unique_lock lock(mutex_);
   const auto room = [this] { return facts_.requests_max - std::min<uint64_t>(unfinished_, facts_.requests_max); };
   if (options_.when_full == WhenFull::fail && room() < wanted) {
@@ -250,27 +282,29 @@ Result<uint32_t> HandleState::reserve(size_t wanted) {
               .detail = fmt::format("{} requests are unfinished and requests_max is {}; wait for some, or raise it",
                                     unfinished_, facts_.requests_max)});
   }
-  ++waiters_;
-  bool interrupted = false;
-  while (room() == 0 && usable() && !interrupted) {
-    if (!options_.interrupted) {
+  while (room() == 0 && usable()) {
+    ++waiters_;
+    if (options_.interrupted) {
+      (void)changed_.wait_until(lock, ask_at);
+    } else {
       changed_.wait(lock);
-    } else if (changed_.wait_for(lock, kInterruptEvery) == std::cv_status::timeout) {
-      lock.unlock();
-      interrupted = options_.interrupted();
-      lock.lock();
     }
+    --waiters_;
+    if (!options_.interrupted) continue;
+    lock.unlock();
+    if (interrupted()) return interruption();
+    lock.lock();
   }
-  --waiters_;
   if (!usable()) return std::unexpected(closed_error());
-  if (interrupted) {
-    return std::unexpected(Error{.code = ErrorCode::interrupted,
-                                 .operation = "submit",
-                                 .detail = "the wait for room among the unfinished requests was interrupted"});
-  }
   const auto granted = static_cast<uint32_t>(std::min<uint64_t>(room(), wanted));
   unfinished_ += granted;
   return granted;
+}
+
+void HandleState::give_places_back(uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  unfinished_ -= count;
+  if (waiters_ != 0) changed_.notify_all();
 }
 
 Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared) {
@@ -278,9 +312,16 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
   std::vector<Transfer> transfers;
   transfers.reserve(prepared.size());
   std::span<Prepared> rest(prepared);
+  Clock::time_point ask_at = Clock::now() + kInterruptEvery;
   while (!rest.empty()) {
-    const Result<uint32_t> granted = reserve(rest.size());
+    const Result<uint32_t> granted = reserve(rest.size(), ask_at);
     if (!granted && transfers.empty()) return std::unexpected(granted.error());
+    if (granted && transfers.empty()) {
+      if (Status cut = truncate_files(prepared); !cut) {
+        give_places_back(*granted);
+        return std::unexpected(std::move(cut).error());
+      }
+    }
     if (!granted) {
       // The handle closed, or the wait for room was interrupted: what was started goes on, the rest is never sent.
       {
@@ -317,6 +358,7 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
       item.setup.sync = groups.try_emplace(item.setup.file.get(), item.setup.sync).first->second;
       item.setup.sync->handle = item.setup.handle;
       item.setup.sync->unwritten.fetch_add(1, std::memory_order_relaxed);
+      item.setup.sync->priority = std::max(item.setup.sync->priority, item.priority);
     }
     item.file = item.setup.file.get();
     item.empty = item.setup.length_bytes == 0;
@@ -364,10 +406,11 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
   for (size_t i = jobs.size(); i-- > 0;) {  // a file's jobs follow each other, in the order of their offsets
     Job& one = *jobs[i];
     if (i + 1 == jobs.size() || jobs[i + 1]->file != one.file) file_end = 0;
+    if (one.direction != plan::Direction::write || !one.direct_wanted || !one.file->created() ||
+        one.end() - one.position < kGrowAheadBytes)
+      continue;
     file_end = std::max(file_end, one.end());
-    if (one.direction == plan::Direction::write && one.direct_wanted && one.file->created() &&
-        one.end() - one.position >= kGrowAheadBytes)
-      one.grow_to = file_end;
+    one.grow_to = file_end;
   }
   for (std::shared_ptr<Job>& one : jobs)
     enqueue(std::move(one));

@@ -146,10 +146,15 @@ void TransferState::finish() {
         setup_.file->wrote(setup_.offset_bytes + moved,
                            failed ? OpenFile::Written::prefix_of_request : OpenFile::Written::whole_request);
       }
-      if (failed && !cancelled()) setup_.file->write_failed();
+      const uint64_t end = setup_.offset_bytes + setup_.length_bytes;
+      if (cancelled()) {
+        setup_.file->write_cancelled(setup_.offset_bytes, end);
+      } else if (failed) {
+        setup_.file->write_failed(setup_.offset_bytes, setup_.offset_bytes + moved, end);
+      }
     }
     handle->count_finished({.direction = setup_.direction,
-                            .failed = failed,
+                            .failed = failed && !cancelled(),
                             .errno_value = failed ? error_.errno_value : 0,
                             .bytes = moved,
                             .blocks = blocks_.load(std::memory_order_relaxed),
@@ -166,7 +171,8 @@ void TransferState::finish() {
   setup_.atomic_file.reset();
   setup_.buffers.clear();
   setup_.sync.reset();
-  if (failed && setup_.direction == plan::Direction::write && !cancelled() && error_.code != ErrorCode::aborted)
+  if (failed && setup_.direction == plan::Direction::write && !cancelled() && error_.code != ErrorCode::aborted &&
+      error_.code != ErrorCode::interrupted)
     handle->remember_failed_write(self);
   handle->free_place();
   {

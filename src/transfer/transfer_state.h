@@ -175,6 +175,7 @@ struct SyncGroup {
   std::shared_ptr<OpenFile> file;
   std::shared_ptr<HandleState> handle;
   std::atomic<uint32_t> unwritten = 0;  // members with bytes on their way
+  int priority = kPriorityMin;          // the highest of its members
   std::mutex mutex;
   std::vector<std::shared_ptr<TransferState>> waiting;  // written well; guarded by mutex
 };

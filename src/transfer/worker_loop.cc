@@ -70,7 +70,7 @@ WorkerLoop::WorkerLoop(Worker& worker, HandleState& handle, engine::Engine& engi
       engine_(engine),
       options_(worker.options_),
       depth_(std::min(options_.depth, engine.caps().depth)),
-      memory_(engine, options_.registered != Ladder::never),
+      memory_(engine, options_.registered),
       table_(depth_),
       completions_(depth_) {
   for (uint32_t i = depth_; i-- > 0;)
@@ -123,7 +123,8 @@ void WorkerLoop::fill() {
       if (prepare(index, std::move(taken[i]))) {
         ready_.push_back(index);
       } else {
-        finish(index, table_[index].plan.begin, ErrorCode::system, ENOMEM);
+        finish(index, table_[index].plan.begin, ErrorCode::unavailable,
+               memory_.refusal() != 0 ? -memory_.refusal() : ENOMEM);
       }
     }
     submit_ready();
@@ -177,7 +178,7 @@ void WorkerLoop::choose_memory(InFlight& entry) {
   if (memory_.registered_bytes() != before)
     worker_.registered_bytes_.store(memory_.registered_bytes(), std::memory_order_relaxed);
   if (entry.memory_slot < 0 && memory_.refusal() != 0) part.owner->add_reasons(kReasonRegistrationRefused);
-  if (memory_.refusal() != refused_before && memory_.refusal() != 0) {
+  if (memory_.refusal() != refused_before && memory_.refusal() != 0 && options_.registered != Ladder::required) {
     handle_.notice(HandleState::Notice::registration_refused,
                    fmt::format("registering memory with the engine was refused ({}); going on without. The "
                                "locked-memory limit (ulimit -l) may be too small.",
@@ -398,7 +399,10 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     if (good < resolved) {
       owner->fail_at(
           piece.begin + good, code, errno_value, name_of(job->direction),
-          code == ErrorCode::end_of_file
+          code == ErrorCode::unavailable
+              ? "registered=required, but the kernel refused to register the memory; raise the locked-memory limit "
+                "(ulimit -l), or allow registered=auto"
+          : code == ErrorCode::end_of_file
               ? fmt::format("the file ends at offset {} or before; read less, or ask for a count with partial",
                             piece.begin + good)
               : std::string());

@@ -61,6 +61,8 @@ os::OpenedFile SimFileSystem::opened(const std::string& path, std::shared_ptr<Si
                         .regular = true,
                         .block_bytes = block_bytes,
                         .path = path};
+  out.device = UINT64_MAX;
+  out.inode = reinterpret_cast<uintptr_t>(file.get());
   disk_.bind(out.descriptor.get(), std::move(file), engine::Path::buffered);
   return out;
 }
@@ -164,6 +166,16 @@ Status SimFileSystem::unlink(const std::string& path) {
 }
 
 Status SimFileSystem::sync_folder_of(const std::string& path) { return step("sync folder", path); }
+
+// A granule of zeros is a hole.
+uint64_t SimFileSystem::data_end(int descriptor, uint64_t from, uint64_t to) {
+  const std::shared_ptr<SimFile> file = disk_.file_of(descriptor);
+  const std::lock_guard lock(disk_.mutex());
+  uint64_t end = to;
+  while (end > from && file->bytes[end - 1] == std::byte{0})
+    --end;
+  return end == from ? from : std::min(to, (end + block_bytes - 1) / block_bytes * block_bytes);
+}
 
 bool SimFileSystem::names(const std::string& path, int descriptor) {
   const std::shared_ptr<SimFile> file = get(path);
