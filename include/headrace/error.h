@@ -4,6 +4,12 @@
 // An Error owns everything it names.
 #pragma once
 
+#include <version>
+
+#ifndef __cpp_lib_expected
+#error "headrace needs C++23: compile with -std=c++23 (g++ 12 or later)"
+#endif
+
 #include <cstdint>
 #include <expected>
 #include <string>

@@ -251,7 +251,7 @@ void HandleState::request_done() noexcept {
 
 void HandleState::notice(Notice kind, const std::string& text) {
   const auto bit = static_cast<uint32_t>(kind);
-  if ((noticed_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) log(LogLevel::warning, text);
+  if ((noticed_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0) log(LogLevel::info, text);
 }
 
 void HandleState::buffer_gone(uint64_t buffer_id) noexcept {
