@@ -88,7 +88,7 @@ bool same_file(int one, int other) {
 }
 
 // For writing, also readable where the permissions allow; `created` tells whether this call made the file.
-int open_for_update(const char* path, bool& created, bool& through_link) {
+int open_for_update(const char* path, bool& created) {
   for (int round = 0; round < kOpenRetriesMax; ++round) {
     created = false;
     int descriptor = open_retrying(path, O_RDWR | O_NONBLOCK);
@@ -100,10 +100,8 @@ int open_for_update(const char* path, bool& created, bool& through_link) {
     if (errno != EEXIST) return -1;
     // A dangling symbolic link exists and names nothing: only a plain O_CREAT goes through it.
     struct stat status = {};
-    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode)) {
-      through_link = true;
+    if (::lstat(path, &status) == 0 && S_ISLNK(status.st_mode))
       return open_retrying(path, O_RDWR | O_CREAT | O_NONBLOCK, 0666);
-    }
   }
   errno = EEXIST;
   return -1;
@@ -128,7 +126,7 @@ Result<OpenedFile> FileSystem::open(const std::string& path, FileMode mode) {
       file.created = descriptor >= 0;
       break;
     case FileMode::update:
-    case FileMode::truncate: descriptor = open_for_update(path.c_str(), file.created, file.through_link); break;
+    case FileMode::truncate: descriptor = open_for_update(path.c_str(), file.created); break;
   }
   if (descriptor < 0) {
     // ENXIO is how Linux says that a FIFO has no reader, or that the path names a socket.
@@ -275,11 +273,11 @@ uint64_t FileSystem::data_end(int descriptor, uint64_t from, uint64_t to) {
   return end;
 }
 
-bool FileSystem::names(const std::string& path, int descriptor) {
+bool FileSystem::names(const std::string& path, int descriptor, Links links) {
   struct stat named = {};
   struct stat opened = {};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 && named.st_dev == opened.st_dev &&
-         named.st_ino == opened.st_ino;
+  return (links == Links::follow ? ::stat : ::lstat)(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
 namespace {

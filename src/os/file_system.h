@@ -21,7 +21,6 @@ struct OpenedFile {
   bool readable = false;
   bool writable = false;
   bool created = false;            // by this call
-  bool through_link = false;       // and by a dangling symbolic link of this name
   uint64_t device = 0, inode = 0;  // what the file is to the system, by whatever name
   bool regular = false;
   bool block_device = false;  // neither of the two: a character device
@@ -29,6 +28,8 @@ struct OpenedFile {
   uint32_t block_bytes = 0;   // of the file system
   std::string path;           // as given, or what the descriptor is called
 };
+
+enum class Links : uint8_t { follow, itself };
 
 class FileSystem {
  public:
@@ -60,8 +61,8 @@ class FileSystem {
   [[nodiscard]] virtual Status sync_folder_of(const std::string& path);
   // End of the last byte of data in [from, to), or `from` when all of it is a hole. Where holes cannot be told, `to`.
   [[nodiscard]] virtual uint64_t data_end(int descriptor, uint64_t from, uint64_t to);
-  // True when `path` still names the file that `descriptor` has open.
-  [[nodiscard]] virtual bool names(const std::string& path, int descriptor);
+  // True when `path` still names the file that `descriptor` has open; `itself`: not through a symbolic link.
+  [[nodiscard]] virtual bool names(const std::string& path, int descriptor, Links links);
 };
 
 // The one that files are opened through: the real one, unless a test has put another in its place.

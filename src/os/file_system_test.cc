@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -74,12 +75,16 @@ TEST(FileSystem, OnlyWhoMadeAFileIsToldThatItIsNew) {
 TEST(FileSystem, ANameIsAskedForByTheFileBehindIt) {
   const TestFolder folder;
   const OpenedFile file = *file_system().open(folder.file("f"), FileMode::create);
-  EXPECT_TRUE(file_system().names(folder.file("f"), file.descriptor.get()));
+  EXPECT_TRUE(file_system().names(folder.file("f"), file.descriptor.get(), Links::follow));
   ASSERT_TRUE(file_system().rename(folder.file("f"), folder.file("g")).has_value());
-  EXPECT_FALSE(file_system().names(folder.file("f"), file.descriptor.get()));
-  EXPECT_TRUE(file_system().names(folder.file("g"), file.descriptor.get()));
+  EXPECT_FALSE(file_system().names(folder.file("f"), file.descriptor.get(), Links::follow));
+  EXPECT_TRUE(file_system().names(folder.file("g"), file.descriptor.get(), Links::follow));
+  ASSERT_EQ(::symlink("g", folder.file("f").c_str()), 0);
+  EXPECT_TRUE(file_system().names(folder.file("f"), file.descriptor.get(), Links::follow));
+  EXPECT_FALSE(file_system().names(folder.file("f"), file.descriptor.get(), Links::itself));
+  ASSERT_TRUE(file_system().unlink(folder.file("f")).has_value());
   write_file(folder.file("f"), {});
-  EXPECT_FALSE(file_system().names(folder.file("f"), file.descriptor.get()));
+  EXPECT_FALSE(file_system().names(folder.file("f"), file.descriptor.get(), Links::follow));
 }
 
 }  // namespace

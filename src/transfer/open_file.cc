@@ -25,7 +25,7 @@ Result<std::shared_ptr<OpenFile>> OpenFile::open(os::FileSystem& system, const s
     if (!opened) return std::unexpected(std::move(opened).error());
     auto file = std::make_shared<OpenFile>(system, *std::move(opened), mode);
     // A clean-up of this process may have removed the name between the two lines above.
-    const bool lost = file->history_ != nullptr && !system.names(path, file->descriptor());
+    const bool lost = file->history_ != nullptr && !system.names(path, file->descriptor(), os::Links::follow);
     if (!lost || round == kOpenRetriesMax) return file;
   }
 }
@@ -44,7 +44,7 @@ OpenFile::OpenFile(os::FileSystem& system, os::OpenedFile opened, FileMode mode)
 }
 
 OpenFile::~OpenFile() {
-  if (history_ == nullptr || process_ != os::process_id()) return;
+  if (!has_history()) return;
   history_->leave([this](const FileHistory& history) { clean_up(history); });
 }
 
@@ -55,9 +55,9 @@ void OpenFile::clean_up(const FileHistory& history) {
   const std::optional<uint64_t> length = history.length_without_failures(
       *size, [this](uint64_t from, uint64_t to) { return system_.data_end(descriptor(), from, to); });
   if (!length) return;
-  // A file that goes by another name now (a rename, or a relative path after chdir) is cut only, as is one whose name is a
-  // symbolic link: the link was there before.
-  if (*length == 0 && !opened_.through_link && system_.names(path(), descriptor()) && system_.unlink(path())) return;
+  // A file that goes by another name now (a rename, or a relative path after chdir) is cut only, as is one that was opened
+  // by a symbolic link: the link was there before.
+  if (*length == 0 && system_.names(path(), descriptor(), os::Links::itself) && system_.unlink(path())) return;
   if (*size > *length) (void)system_.truncate(descriptor(), *length, path());
 }
 
@@ -107,22 +107,22 @@ void OpenFile::grow_ahead(uint64_t end_bytes) noexcept {
 }
 
 void OpenFile::wrote(uint64_t end_bytes, Written written) {
-  if (history_ != nullptr) history_->wrote(end_bytes, written == Written::whole_request);
+  if (has_history()) history_->wrote(end_bytes, written == Written::whole_request);
 }
 
 void OpenFile::write_failed(uint64_t begin_bytes, uint64_t good_end_bytes, uint64_t end_bytes) {
   write_failed_.store(true, std::memory_order_relaxed);
-  if (history_ != nullptr) history_->failed(begin_bytes, good_end_bytes, end_bytes);
+  if (has_history()) history_->failed(begin_bytes, good_end_bytes, end_bytes);
 }
 
 void OpenFile::write_cancelled(uint64_t begin_bytes, uint64_t end_bytes) {
   // Without that the file has no length for this write.
-  if (history_ != nullptr && grown_end_bytes_.load(std::memory_order_relaxed) != 0)
+  if (has_history() && grown_end_bytes_.load(std::memory_order_relaxed) != 0)
     history_->failed(begin_bytes, begin_bytes, end_bytes);
 }
 
 void OpenFile::write_refused() {
-  if (history_ != nullptr && created()) history_->failed(0, 0, 0);
+  if (has_history() && created()) history_->failed(0, 0, 0);
 }
 
 }  // namespace headrace::transfer

@@ -76,6 +76,8 @@ class OpenFile {
 
   void open_direct();  // with mutex_ held
   void clean_up(const FileHistory& history);
+  // A child made by fork leaves its parent's alone: a lock of it may have been held then.
+  [[nodiscard]] bool has_history() const noexcept { return history_ != nullptr && process_ == os::process_id(); }
 
   os::FileSystem& system_;
   os::OpenedFile opened_;

@@ -177,7 +177,7 @@ uint64_t SimFileSystem::data_end(int descriptor, uint64_t from, uint64_t to) {
   return end == from ? from : std::min(to, (end + block_bytes - 1) / block_bytes * block_bytes);
 }
 
-bool SimFileSystem::names(const std::string& path, int descriptor) {
+bool SimFileSystem::names(const std::string& path, int descriptor, os::Links) {
   const std::shared_ptr<SimFile> file = get(path);
   return file != nullptr && file == disk_.file_of(descriptor);
 }

@@ -49,7 +49,7 @@ class SimFileSystem final : public os::FileSystem {
   [[nodiscard]] Status unlink(const std::string& path) override;
   [[nodiscard]] Status sync_folder_of(const std::string& path) override;
   [[nodiscard]] uint64_t data_end(int descriptor, uint64_t from, uint64_t to) override;
-  [[nodiscard]] bool names(const std::string& path, int descriptor) override;
+  [[nodiscard]] bool names(const std::string& path, int descriptor, os::Links links) override;
 
  private:
   [[nodiscard]] Status step(const char* name, const std::string& path);
