@@ -9,12 +9,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include <liburing.h>
 
 #include "base/check.h"
 #include "engine/deadline.h"
+#include "engine/fixed_ring.h"
 #include "engine/limits.h"
 #include "engine/uring_setup.h"
 #include "engine/wake_event.h"
@@ -25,6 +30,7 @@ namespace {
 constexpr uint64_t kWakeTag =
     UINT64_MAX;  // user_data of the wake-up read; every other user_data is a place in cookies_
 constexpr int64_t kBackOffNs = 10'000'000;
+constexpr auto kPatience = std::chrono::seconds(2);  // with a kernel that takes nothing
 
 class UringEngine final : public Engine {
  public:
@@ -53,16 +59,19 @@ class UringEngine final : public Engine {
   Harvest harvest(std::span<Completion> completions);
   Wait wait(Deadline deadline);
   void wait_for_room(Deadline deadline, int errno_value);
+  void give_back_unsent(int errno_value);
   [[nodiscard]] size_t in_flight() const noexcept { return caps_.depth - free_count_; }
 
   Ring ring_;
   Caps caps_;
   WakeEvent event_;
-  uint64_t wake_bytes_ = 0;  // the kernel writes here while wake_armed_
+  std::unique_ptr<uint64_t> wake_bytes_ = std::make_unique<uint64_t>(0);  // the kernel writes here while wake_armed_
   bool wake_armed_ = false;
   std::unique_ptr<uint64_t[]> cookies_;  // of the blocks in flight, by place
   std::unique_ptr<uint32_t[]> free_;     // places not in use: the first free_count_
   size_t free_count_ = 0;
+  std::optional<Clock::time_point> refused_since_;  // the kernel has taken nothing
+  FixedRing<Completion> given_back_{0};             // their places are not free before they are reaped
 };
 
 Status UringEngine::open(uint32_t depth) {
@@ -73,6 +82,7 @@ Status UringEngine::open(uint32_t depth) {
   for (uint32_t i = 0; i < ring_.depth; ++i)
     free_[i] = ring_.depth - 1 - i;
   free_count_ = ring_.depth;
+  given_back_ = FixedRing<Completion>(ring_.depth);
   caps_ = {.depth = ring_.depth,  // with free_count_, after all that may throw: the destructor drains the difference
            .block_bytes_max = kBlockBytesMax,
            .memory_slots = ring_.memory_slots,
@@ -93,10 +103,11 @@ UringEngine::~UringEngine() {
   while (in_flight() > 0)
     (void)reap(ignored, std::nullopt);
   if (wake_armed_) event_.signal();
-  while (wake_armed_) {
+  while (wake_armed_ && !(refused_since_ && Clock::now() - *refused_since_ > kPatience)) {
     (void)wait(std::nullopt);
     (void)harvest(ignored);
   }
+  if (wake_armed_) (void)wake_bytes_.release();  // the kernel will not be asked, and may write there yet
 }
 
 size_t UringEngine::submit(std::span<const Block> blocks) {
@@ -157,13 +168,19 @@ void UringEngine::arm_wake() {
   if (wake_armed_) return;
   io_uring_sqe* entry = io_uring_get_sqe(&ring_.ring);
   if (entry == nullptr) return;
-  io_uring_prep_read(entry, event_.descriptor(), &wake_bytes_, sizeof wake_bytes_, 0);
+  io_uring_prep_read(entry, event_.descriptor(), wake_bytes_.get(), sizeof *wake_bytes_, 0);
   io_uring_sqe_set_data64(entry, kWakeTag);
   wake_armed_ = true;
 }
 
 UringEngine::Harvest UringEngine::harvest(std::span<Completion> completions) {
   Harvest got;
+  while (!given_back_.empty() && got.count < completions.size()) {
+    completions[got.count] = given_back_.pop();
+    const auto place = static_cast<uint32_t>(completions[got.count].cookie);
+    completions[got.count++].cookie = cookies_[place];
+    free_[free_count_++] = place;
+  }
   unsigned head = 0;
   unsigned seen = 0;
   io_uring_cqe* entry = nullptr;
@@ -182,6 +199,7 @@ UringEngine::Harvest UringEngine::harvest(std::span<Completion> completions) {
     ++seen;
   }
   io_uring_cq_advance(&ring_.ring, seen);
+  if (seen != 0) refused_since_.reset();
   return got;
 }
 
@@ -204,10 +222,31 @@ UringEngine::Wait UringEngine::wait(Deadline deadline) {
     timeout = {.tv_sec = left / kNanosecondsPerSecond, .tv_nsec = left % kNanosecondsPerSecond};
   }
   result = io_uring_submit_and_wait_timeout(&ring_.ring, &entry, 1, deadline ? &timeout : nullptr, nullptr);
+  if (result >= 0 || result == -ETIME) refused_since_.reset();
   if (result >= 0 || result == -EINTR) return Wait::again;
   if (result == -ETIME) return Wait::over;
+  const Clock::time_point now = Clock::now();
+  if (!refused_since_) refused_since_ = now;
+  if (now - *refused_since_ > kPatience) give_back_unsent(-result);
   wait_for_room(deadline, -result);
-  return Wait::again;
+  return deadline && nanoseconds_until(*deadline) == 0 ? Wait::over : Wait::again;
+}
+
+// What was queued in the ring and never taken by the kernel fails; what it took stays its own.
+void UringEngine::give_back_unsent(int errno_value) {
+  io_uring_sq& queue = ring_.ring.sq;
+  const unsigned head = std::atomic_ref<unsigned>(*queue.khead).load(std::memory_order_acquire);
+  for (unsigned i = head; i != queue.sqe_tail; ++i) {
+    const uint64_t tag = queue.sqes[i & queue.ring_mask].user_data;
+    if (tag == kWakeTag) {
+      wake_armed_ = false;
+    } else {
+      given_back_.push({.cookie = tag, .result = -errno_value});
+    }
+  }
+  // Without a kernel thread that polls the queue nobody else reads the tail.
+  queue.sqe_head = queue.sqe_tail = head;
+  std::atomic_ref<unsigned>(*queue.ktail).store(head, std::memory_order_release);
 }
 
 // The kernel took nothing. When it is short of memory, completions may give some back; anything else is not expected

@@ -6,6 +6,9 @@
 
 #include <sys/syscall.h>
 
+#include <array>
+#include <cerrno>
+
 #include <liburing.h>
 
 #include "tests/support/child_process.h"
@@ -72,6 +75,34 @@ TEST_F(UringEngineHere, WithoutASparseTableItWorksUnregistered) {
     if ((*made)->register_memory(0, {.data = target.data(), .bytes = 4096}) >= 0) return 4;
     const Block block = {.descriptor = file.get(), .data = target.data(), .length_bytes = 4096};
     return complete_one(**made, block) == 4096 && target.holds(6, 0, 4096, 0) ? 0 : 5;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+// A filter that the program installs after the engine was made.
+TEST_F(UringEngineHere, WhatTheKernelNeverTakesComesBackAsAnError) {
+  TemporaryFolder folder;
+  const os::Fd file = open_file(make_file(folder, 4096, 6), O_RDONLY);
+  const int status = run_in_child([&] {
+    auto made = make_uring_engine({.depth = 4});
+    const Memory target(4096, 1);
+    const Block block = {.descriptor = file.get(), .data = target.data(), .length_bytes = 4096};
+    if (!made || complete_one(**made, block) != 4096) return 2;
+    if (!deny_system_call({.system_call = SYS_io_uring_enter, .errno_value = EPERM})) return 3;
+    const std::array<Block, 4> blocks = {block, block, block, block};
+    if ((*made)->submit(blocks) != blocks.size()) return 4;
+    size_t count = 0;
+    while (count < blocks.size()) {
+      std::array<Completion, 3> completions;
+      const size_t got = (*made)->reap(completions, std::nullopt);
+      for (size_t i = 0; i < got; ++i) {
+        if (completions[i].result != -EPERM) return 5;
+      }
+      count += got;
+    }
+    if ((*made)->submit(std::span(blocks).first(1)) != 1) return 6;  // its place is free again
+    made->reset();                                                   // and the end comes
+    return 0;
   });
   EXPECT_EQ(status, 0);
 }
