@@ -30,6 +30,7 @@ enum class ErrorCode : uint8_t {
   limit_reached,     // requests_max unfinished requests, and the handle was told not to wait
   interrupted,       // HandleOptions::interrupted ended the wait for room among the unfinished requests
   closed,            // the handle or file is closed, or belongs to the process that forked this one
+  corrupt,           // the contents break the rules of the file's format, at `offset_bytes`; `detail` says which
 };
 
 // The name of an error code, such as "end_of_file". The string lives for ever.

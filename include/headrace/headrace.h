@@ -14,5 +14,6 @@
 #include <headrace/log.h>
 #include <headrace/region.h>
 #include <headrace/request.h>
+#include <headrace/tensor.h>
 #include <headrace/transfer.h>
 #include <headrace/version.h>

@@ -39,6 +39,7 @@ std::string_view error_code_name(ErrorCode code) noexcept {
     case ErrorCode::limit_reached: return "limit_reached";
     case ErrorCode::interrupted: return "interrupted";
     case ErrorCode::closed: return "closed";
+    case ErrorCode::corrupt: return "corrupt";
   }
   return "unknown";
 }

@@ -29,7 +29,7 @@ TEST(Error, MessageWithoutAnErrnoNamesTheCode) {
 }
 
 TEST(Error, EveryCodeHasAName) {
-  for (int code = 0; code <= static_cast<int>(ErrorCode::closed); ++code) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::corrupt); ++code) {
     EXPECT_NE(error_code_name(static_cast<ErrorCode>(code)), "unknown");
   }
 }
