@@ -9,14 +9,19 @@ install(TARGETS headrace EXPORT headrace
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headrace ${PROJECT_BINARY_DIR}/generated/headrace
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT devel FILES_MATCHING PATTERN "*.h")
 
-# A static libheadrace.a leaves liburing to the user's link; libheadrace.so carries it inside.
-if(HEADRACE_URING AND NOT BUILD_SHARED_LIBS)
-  set(HEADRACE_NEEDS_LIBURING TRUE)
-  set(HEADRACE_PC_REQUIRES liburing)
-  target_link_libraries(headrace PRIVATE $<INSTALL_INTERFACE:headrace::liburing>)
-else()
-  set(HEADRACE_NEEDS_LIBURING FALSE)
-  set(HEADRACE_PC_REQUIRES "")
+# A static libheadrace.a leaves libdeflate and liburing to the user's link; libheadrace.so carries them inside.
+set(HEADRACE_NEEDS_LIBDEFLATE FALSE)
+set(HEADRACE_NEEDS_LIBURING FALSE)
+set(HEADRACE_PC_REQUIRES "")
+if(NOT BUILD_SHARED_LIBS)
+  set(HEADRACE_NEEDS_LIBDEFLATE TRUE)
+  set(HEADRACE_PC_REQUIRES libdeflate)
+  target_link_libraries(headrace PRIVATE $<INSTALL_INTERFACE:headrace::libdeflate>)
+  if(HEADRACE_URING)
+    set(HEADRACE_NEEDS_LIBURING TRUE)
+    string(APPEND HEADRACE_PC_REQUIRES " liburing")
+    target_link_libraries(headrace PRIVATE $<INSTALL_INTERFACE:headrace::liburing>)
+  endif()
 endif()
 if(BUILD_SHARED_LIBS)
   set(HEADRACE_PC_CFLAGS "")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Toolchain for a cross-compile to 64-bit Arm (g++-aarch64-linux-gnu). HEADRACE_AARCH64_SYSROOT may name a
-# folder with an unpacked liburing-dev of that architecture; without it configure with HEADRACE_URING=OFF.
+# Toolchain for a cross-compile to 64-bit Arm (g++-aarch64-linux-gnu). HEADRACE_AARCH64_SYSROOT names a
+# folder with unpacked libdeflate-dev and liburing-dev of that architecture; without liburing configure with HEADRACE_URING=OFF.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Cross-compiles the library for aarch64, with io_uring if liburing of that architecture can be had from the
-# distribution (downloaded and unpacked under build/, not installed), else without it. The result is not run.
+# Cross-compiles the library for aarch64, with libdeflate and liburing of that architecture from the
+# distribution (downloaded and unpacked under build/, not installed); without io_uring if there is no liburing. The result is not run.
 # Usage: tools/build_aarch64.sh, as ./dev test --full does. Needs g++-aarch64-linux-gnu.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 sysroot=$PWD/build/aarch64-sysroot
 jobs=${HEADRACE_JOBS:-$(nproc)}
 
-if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/liburing.a ]]; then
+if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/libdeflate.a ]]; then
   rm -rf "$sysroot"
   mkdir -p "$sysroot/debs/partial"
   # An apt configuration of its own: the machine's list of architectures stays as it is.
@@ -18,7 +18,7 @@ if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/liburing.a ]]; then
   : >"$sysroot/state/status"
   # A source that does not answer is no reason to stop: what was or was not downloaded decides below.
   apt-get "${state[@]}" update || true
-  (cd "$sysroot/debs" && for package in liburing-dev libfmt-dev; do apt-get "${state[@]}" download $package || true; done)
+  (cd "$sysroot/debs" && for package in liburing-dev libdeflate-dev libfmt-dev; do apt-get "${state[@]}" download $package || true; done)
   for package in "$sysroot"/debs/*.deb; do
     [[ -f $package ]] && dpkg-deb -x "$package" "$sysroot"
   done
@@ -29,7 +29,11 @@ if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/liburing.a ]]; then
   echo "aarch64: liburing for arm64 could not be had here; building without the io_uring engine"
   uring=OFF
 fi
-HEADRACE_AARCH64_SYSROOT=$([[ $uring == ON ]] && echo "$sysroot") \
+if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/libdeflate.a ]]; then
+  echo "aarch64: libdeflate for arm64 could not be had here, and headrace needs it"
+  exit 1
+fi
+HEADRACE_AARCH64_SYSROOT=$sysroot \
   cmake --preset aarch64 -DHEADRACE_URING=$uring -DBUILD_SHARED_LIBS=ON
 cmake --build --preset aarch64 -j "$jobs"
 

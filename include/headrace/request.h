@@ -35,6 +35,11 @@ enum class EndOfFile : uint8_t {
 inline constexpr int kPriorityMin = -128;
 inline constexpr int kPriorityMax = 127;
 
+enum class Checksum : uint8_t {
+  none,
+  crc32,  // of the request's bytes, as zip and zlib define it: see Transfer::crc32
+};
+
 struct ReadRequest {
   uint64_t offset_bytes = 0;
   Region target = {};
@@ -43,6 +48,7 @@ struct ReadRequest {
   CopyMode copy = CopyMode::automatic;
   CacheMode cache = CacheMode::automatic;
   EndOfFile end_of_file = EndOfFile::is_an_error;
+  Checksum checksum = Checksum::none;
 };
 
 enum class Truncate : uint8_t {
@@ -58,6 +64,7 @@ struct WriteRequest {
   CopyMode copy = CopyMode::automatic;
   Durability durability = Durability::none;
   Truncate truncate = Truncate::no;
+  Checksum checksum = Checksum::none;
 };
 
 struct ReadItem {

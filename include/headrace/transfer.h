@@ -63,6 +63,9 @@ class HEADRACE_EXPORT Transfer {
 
   // None until done.
   [[nodiscard]] std::optional<Route> route() const;
+  // Of the bytes as they were moved, summed on the way. None until done, when the request did not ask for it, and when
+  // not every byte was moved.
+  [[nodiscard]] std::optional<uint32_t> crc32() const;
   // Once per call, on the dispatcher thread, after the transfer is done (at once if it is).
   void on_done(std::function<void(const Transfer&)> callback) const;
   // Holds `owner` until the transfer is done, then lets go of it on the dispatcher thread; a transfer that is done lets

@@ -2,9 +2,9 @@
 // The table of element types. Names: torch.dtype, the classes of torch.storage, and the README of safetensors 0.8.
 // Any thread.
 // Owns nothing.
-#include <headrace/tensor.h>
-
 #include <array>
+
+#include <headrace/tensor.h>
 
 namespace headrace {
 namespace {

@@ -34,6 +34,7 @@ struct Job {
   plan::Direction direction = plan::Direction::read;
   bool datasync = false;  // no parts: one datasync of `file` for `sync`
   bool single = false;    // cut out of a block that failed: not to be cut out again
+  bool summed = false;    // its bytes are in their owners' checksums already
   int priority = 0;
   OpenFile* file = nullptr;
   bool direct_wanted = true;  // false: from or through the page cache

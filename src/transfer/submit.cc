@@ -149,6 +149,7 @@ Result<HandleState::Prepared> HandleState::prepare_read(const ReadItem& item) {
   prepared.setup.direction = plan::Direction::read;
   prepared.setup.offset_bytes = request.offset_bytes;
   prepared.setup.end_of_file = request.end_of_file;
+  prepared.setup.checksum = request.checksum;
   prepared.setup.file = item.file.internal();
   prepared.priority = request.priority;
   if (!prepared.setup.file)
@@ -175,6 +176,7 @@ Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) 
   Prepared prepared;
   prepared.setup.direction = plan::Direction::write;
   prepared.setup.offset_bytes = request.offset_bytes;
+  prepared.setup.checksum = request.checksum;
   prepared.setup.file = item.file.internal();
   prepared.priority = request.priority;
   if (!prepared.setup.file)

@@ -63,6 +63,8 @@ void Transfer::abort() noexcept {
 }
 std::optional<Route> Transfer::route() const { return state_ ? state_->route() : std::nullopt; }
 
+std::optional<uint32_t> Transfer::crc32() const { return state_ ? state_->crc32() : std::nullopt; }
+
 void Transfer::on_done(std::function<void(const Transfer&)> callback) const {
   if (state_) state_->on_done([copy = *this, callback = std::move(callback)] { callback(copy); });
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/crc32.h"
 #include "os/error.h"
 #include "os/futex.h"
 #include "transfer/handle_state.h"
@@ -66,6 +67,11 @@ void TransferState::fail_at(uint64_t offset, ErrorCode code, int errno_value, co
     error_.detail = detail.empty() ? std::string(os::remedy(errno_value)) : std::move(detail);
   }
   failed_.store(true, std::memory_order_release);
+}
+
+void TransferState::add_sum(uint32_t sum, uint64_t end) noexcept {
+  const uint64_t behind = setup_.offset_bytes + setup_.length_bytes - end;
+  sum_.fetch_xor(base::crc32_contribution(sum, behind), std::memory_order_relaxed);  // published by resolve()
 }
 
 void TransferState::resolve(uint64_t bytes) {
@@ -283,6 +289,11 @@ std::optional<Route> TransferState::route() const {
     route.why += entry.text;
   }
   return route;
+}
+
+std::optional<uint32_t> TransferState::crc32() const {
+  if (!done() || !wants_sum() || !result_ || *result_ != setup_.length_bytes) return std::nullopt;
+  return sum_.load(std::memory_order_relaxed);
 }
 
 void TransferState::on_done(std::function<void()> callback) {

@@ -87,6 +87,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
     uint64_t offset_bytes = 0;
     uint64_t length_bytes = 0;
     EndOfFile end_of_file = EndOfFile::is_an_error;
+    Checksum checksum = Checksum::none;
     PageKind pages = PageKind::unknown;
     uint32_t reasons = 0;
     std::shared_ptr<OpenFile> file;
@@ -103,6 +104,9 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   void mark_started() noexcept { phase_.fetch_or(kStarted, std::memory_order_relaxed); }
   void add_reasons(uint32_t reasons) noexcept { reasons_.fetch_or(reasons, std::memory_order_relaxed); }
   void add_moved(const Moved& moved) noexcept;
+  [[nodiscard]] bool wants_sum() const noexcept { return setup_.checksum != Checksum::none; }
+  // `sum` is that of a piece of the request that ends at file offset `end`. Each byte is summed once.
+  void add_sum(uint32_t sum, uint64_t end) noexcept;
   // The byte at `offset` could not be moved. The lowest offset wins.
   void fail_at(uint64_t offset, ErrorCode code, int errno_value, const char* operation, std::string detail = {});
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
@@ -133,6 +137,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   [[nodiscard]] bool cancel();
   void abort();
   [[nodiscard]] std::optional<Route> route() const;
+  [[nodiscard]] std::optional<uint32_t> crc32() const;
   void on_done(std::function<void()> callback);
   void keep_alive(std::shared_ptr<void> owner);
   // False when the transfer is done already; the observer then hears nothing of it.
@@ -157,6 +162,7 @@ class TransferState : public std::enable_shared_from_this<TransferState> {
   std::atomic<uint32_t> reasons_;
   std::atomic<uint64_t> direct_bytes_ = 0, buffered_bytes_ = 0, staged_bytes_ = 0, registered_bytes_ = 0;
   std::atomic<uint64_t> blocks_ = 0;
+  std::atomic<uint32_t> sum_ = 0;  // contributions of the pieces moved so far
   std::atomic<bool> failed_ = false;
   std::atomic<bool> collected_ = false;
 

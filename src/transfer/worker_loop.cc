@@ -14,6 +14,7 @@
 
 #include "base/align.h"
 #include "base/check.h"
+#include "base/crc32.h"
 #include "memory/stream_copy.h"
 #include "os/error.h"
 #include "transfer/handle_state.h"
@@ -22,6 +23,7 @@
 namespace headrace::transfer {
 namespace {
 
+constexpr uint64_t kSumStepBytes = uint64_t{32} << 10;    // fits the first-level or second-level cache of any processor
 constexpr uint64_t kStreamCopyBytes = uint64_t{8} << 20;  // smaller jobs may be of use in the processor's caches
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
@@ -42,6 +44,23 @@ void copy(const Job& job, std::byte* target, const std::byte* source, uint64_t b
   } else {
     std::memcpy(target, source, bytes);
   }
+}
+
+// Between the piece's memory and `staged`. The sum, where one is wanted, is taken of pieces that the copy finds in the cache.
+enum class Into : uint8_t { staging, memory };
+void move_piece(const Job& job, const Part& part, const Piece& piece, std::byte* staged, Into into) {
+  const bool summing = part.owner->wants_sum() && !job.summed;
+  const uint64_t bytes = piece.end - piece.begin;
+  const uint64_t step = summing ? kSumStepBytes : bytes;
+  uint32_t sum = 0;
+  for (uint64_t at = 0; at < bytes; at += step) {
+    const uint64_t count = std::min(step, bytes - at);
+    std::byte* const target = (into == Into::staging ? staged : piece.data) + at;
+    const std::byte* const source = (into == Into::staging ? piece.data : staged) + at;
+    if (summing) sum = base::crc32(std::span(source, count), sum);
+    copy(job, target, source, count);
+  }
+  if (summing) part.owner->add_sum(sum, piece.end);
 }
 
 }  // namespace
@@ -189,14 +208,14 @@ void WorkerLoop::choose_memory(InFlight& entry) {
 void WorkerLoop::gather(const InFlight& entry) {
   for (size_t i = entry.part; i < entry.job->parts.size() && entry.job->parts[i].begin < entry.plan.end; ++i) {
     const Piece piece = piece_of(entry.job->parts[i], entry.plan.begin, entry.plan.end);
-    copy(*entry.job, entry.data + (piece.begin - entry.plan.io_begin), piece.data, piece.end - piece.begin);
+    move_piece(*entry.job, entry.job->parts[i], piece, entry.data + (piece.begin - entry.plan.io_begin), Into::staging);
   }
 }
 
 void WorkerLoop::scatter(const InFlight& entry, uint64_t good_end) {
   for (size_t i = entry.part; i < entry.job->parts.size() && entry.job->parts[i].begin < good_end; ++i) {
     const Piece piece = piece_of(entry.job->parts[i], entry.plan.begin, good_end);
-    copy(*entry.job, piece.data, entry.data + (piece.begin - entry.plan.io_begin), piece.end - piece.begin);
+    move_piece(*entry.job, entry.job->parts[i], piece, entry.data + (piece.begin - entry.plan.io_begin), Into::memory);
   }
 }
 
@@ -390,6 +409,8 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     const std::shared_ptr<TransferState> owner = part.owner;
     const uint64_t good = std::clamp(good_end, piece.begin, piece.end) - piece.begin;
     if (good != 0) {
+      if (!plan.staged && owner->wants_sum() && !job->summed)
+        owner->add_sum(base::crc32(std::span(piece.data, good)), piece.begin + good);
       Moved moved = route;
       moved.bytes = good;
       moved.blocks = i == first ? 1 : 0;
@@ -411,10 +432,15 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
     }
     owner->resolve(resolved);
   }
-  if (split) send_parts_alone(*job, first, good_end, plan.end, errno_value);
+  if (split) {
+    // What was staged for a write was summed then, all of it.
+    const bool summed = job->summed || (plan.staged && job->direction == plan::Direction::write);
+    send_parts_alone(*job, first, good_end, plan.end, errno_value, summed);
+  }
 }
 
-void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end, int errno_value) {
+void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end, int errno_value,
+                                  bool summed) {
   std::vector<std::shared_ptr<Job>> alone;
   std::vector<Part> refused;
   for (size_t i = first_part; i < job.parts.size() && job.parts[i].begin < end; ++i) {
@@ -428,6 +454,7 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
     auto one = std::make_shared<Job>();
     one->direction = job.direction;
     one->single = true;
+    one->summed = summed;
     one->priority = job.priority;
     one->file = job.file;
     one->direct_wanted = job.direct_wanted;

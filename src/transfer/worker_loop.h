@@ -77,7 +77,8 @@ class WorkerLoop {
   // The block is over: the payload up to `good_end` is moved; the rest failed with `code`.
   void finish(uint32_t index, uint64_t good_end, ErrorCode code, int errno_value);
   void finish_sync(InFlight& entry, int errno_value);
-  void send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end, int errno_value);
+  void send_parts_alone(const Job& job, uint32_t first_part, uint64_t begin, uint64_t end, int errno_value,
+                        bool summed);
   [[nodiscard]] engine::Block block_of(uint32_t index) const;
   [[nodiscard]] bool has_room() const;
 

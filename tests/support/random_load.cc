@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/crc32.h"
+
 namespace headrace::test {
 namespace {
 
@@ -65,6 +67,7 @@ class RandomLoad::Impl {
     CacheMode cache = CacheMode::automatic;
     Durability durability = Durability::none;
     EndOfFile end_of_file = EndOfFile::is_an_error;
+    Checksum checksum = Checksum::none;
     Transfer transfer;
     bool cancelled = false;    // cancel() said so
     bool aborted = false;      // abort() was called
@@ -141,6 +144,7 @@ class RandomLoad::Impl {
       request.cache = one_in(2) ? CacheMode::automatic : static_cast<CacheMode>(below(3));
       request.durability = one_in(4) ? Durability::data : Durability::none;
       request.end_of_file = one_in(2) ? EndOfFile::is_a_count : EndOfFile::is_an_error;
+      request.checksum = one_in(2) ? Checksum::crc32 : Checksum::none;
       if (request.write) {
         for (const Region& region : request.regions) {
           for (uint64_t k = 0; k < region.bytes; ++k)
@@ -157,7 +161,8 @@ class RandomLoad::Impl {
                                  .priority = request.priority,
                                  .copy = request.copy,
                                  .cache = request.cache,
-                                 .end_of_file = request.end_of_file}};
+                                 .end_of_file = request.end_of_file,
+                                 .checksum = request.checksum}};
     if (!request.regions.empty()) {
       item.request.target = request.regions[0];
       item.request.targets = std::span(request.regions).subspan(1);
@@ -170,7 +175,8 @@ class RandomLoad::Impl {
                       .request = {.offset_bytes = request.offset,
                                   .priority = request.priority,
                                   .copy = request.copy,
-                                  .durability = request.durability}};
+                                  .durability = request.durability,
+                                  .checksum = request.checksum}};
     if (!request.regions.empty())
       item.request.source = {.data = request.regions[0].data, .bytes = request.regions[0].bytes, .device = {}};
     for (size_t i = 1; i < request.regions.size(); ++i)
@@ -237,6 +243,21 @@ class RandomLoad::Impl {
     }
   }
 
+  // A transfer that moved every byte tells their sum if it was asked to; any other tells none.
+  void judge_sum(const Request& request, const Result<uint64_t>& result) {
+    const std::optional<uint32_t> sum = request.transfer.crc32();
+    const bool whole = result.has_value() && *result == request.length && request.checksum == Checksum::crc32;
+    if (sum.has_value() != whole) return complain("a checksum is there that should not be, or is missing");
+    if (!whole) return;
+    uint32_t expected = 0;
+    for (const Region& region : request.regions)
+      expected = base::crc32(std::span(region.data, region.bytes), expected);
+    if (*sum != expected)
+      complain(fmt::format("{} of {} bytes at {}: the sum is {:08x}, not {:08x}", request.write ? "write" : "read",
+                           request.length, request.offset, *sum, expected));
+    ++counts_.sums;
+  }
+
   void collect() {
     std::vector<size_t> order(requests_.size());
     for (size_t i = 0; i < order.size(); ++i)
@@ -256,6 +277,7 @@ class RandomLoad::Impl {
         continue;
       }
       judge(request, result);
+      judge_sum(request, result);
       if (!request.transfer.done() || request.transfer.running()) complain("a transfer with a result is not done");
       if (request.transfer.cancelled() != request.cancelled) complain("cancelled() and cancel() differ");
       if (!same(result, request.transfer.result())) complain("the second result differs from the first");

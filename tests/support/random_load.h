@@ -40,7 +40,7 @@ struct RandomLoadOptions {
 };
 
 struct RandomLoadCounts {
-  uint64_t requests = 0, bytes = 0, failed = 0, cancelled = 0, aborted = 0, ended = 0, timeouts = 0;
+  uint64_t requests = 0, bytes = 0, failed = 0, cancelled = 0, aborted = 0, ended = 0, timeouts = 0, sums = 0;
 };
 
 class RandomLoad {
