@@ -4,6 +4,7 @@
 // Owns the temporary file: destroyed without commit(), it is removed and the old file is untouched.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -48,5 +49,9 @@ class HEADRACE_EXPORT AtomicFile {
   explicit AtomicFile(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
+
+// Removes the temporary files of AtomicFiles of killed processes from the folder that holds `path`: those a minute old whose
+// process, on whatever machine shares the locks of the file system, is gone. Returns how many went; what cannot be looked at stays.
+HEADRACE_EXPORT size_t sweep_temporaries_beside(const std::string& path) noexcept;
 
 }  // namespace headrace

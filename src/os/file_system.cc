@@ -4,9 +4,11 @@
 // Stateless.
 #include "os/file_system.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -208,9 +210,33 @@ Result<OpenedFile> FileSystem::create_exclusive(const std::string& path) {
   file.path = path;
   file.descriptor = Fd(open_retrying(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
   if (!file.descriptor.is_open()) return std::unexpected(system_error("create", path, errno));
+  (void)::flock(file.descriptor.get(), LOCK_EX | LOCK_NB);  // a sweep takes no file whose owner lives
   file.created = true;
   if (Status described = describe(file); !described) return std::unexpected(std::move(described).error());
   return file;
+}
+
+size_t remove_orphans(const std::string& folder, std::string_view prefix, std::string_view suffix) noexcept {
+  constexpr int kEntriesMax = 100'000;
+  constexpr time_t kAgeMin = 60;  // between its creation and its lock a file looks like an orphan
+  const Fd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor.is_open()) return 0;
+  DIR* const entries = ::fdopendir(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+  if (entries == nullptr) return 0;
+  size_t removed = 0;
+  for (int i = 0; i < kEntriesMax; ++i) {
+    const dirent* entry = ::readdir(entries);
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
+    const Fd file(::openat(descriptor.get(), entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status = {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (::time(nullptr) - status.st_ctime < kAgeMin || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (::unlinkat(descriptor.get(), entry->d_name, 0) == 0) ++removed;
+  }
+  (void)::closedir(entries);
+  return removed;
 }
 
 Status FileSystem::allocate(int descriptor, uint64_t bytes, const std::string& path) {

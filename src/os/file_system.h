@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <headrace/error.h>
 #include <headrace/file.h>
@@ -45,7 +46,8 @@ class FileSystem {
                                                                uint64_t length_bytes);
   [[nodiscard]] virtual Result<uint64_t> size_bytes(int descriptor, const std::string& path);
 
-  // A new file of its own name, 0600, next to `path`.
+  // A new file of its own name, 0600, next to `path`; locked (flock), so that remove_orphans() can tell it from one whose
+  // process was killed.
   [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path);
   // Space and length at once. A file system that cannot preallocate only gets the length.
   [[nodiscard]] virtual Status allocate(int descriptor, uint64_t bytes, const std::string& path);
@@ -64,6 +66,10 @@ class FileSystem {
   // True when `path` still names the file that `descriptor` has open; `itself`: not through a symbolic link.
   [[nodiscard]] virtual bool names(const std::string& path, int descriptor, Links links);
 };
+
+// Removes files of `folder` that create_exclusive() made under such names in processes that are gone: those a minute old that
+// nobody has locked. The number removed; what cannot be looked at stays.
+size_t remove_orphans(const std::string& folder, std::string_view prefix, std::string_view suffix) noexcept;
 
 // The one that files are opened through: the real one, unless a test has put another in its place.
 [[nodiscard]] FileSystem& file_system() noexcept;

@@ -24,6 +24,8 @@ namespace headrace {
 namespace {
 
 constexpr int kNameAttemptsMax = 64;
+constexpr std::string_view kTemporaryPrefix = ".headrace-";
+constexpr std::string_view kTemporarySuffix = ".tmp";
 
 // Short whatever the target's name, so that a name of 255 bytes still has a temporary.
 std::string temporary_name(const std::string& target) {
@@ -31,8 +33,8 @@ std::string temporary_name(const std::string& target) {
   std::random_device random;
   const size_t slash = target.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : target.substr(0, slash + 1);
-  return fmt::format("{}.headrace-{}-{:x}-{:08x}.tmp", folder, ::getpid(),
-                     counter.fetch_add(1, std::memory_order_relaxed), random());
+  return fmt::format("{}{}{}-{:x}-{:08x}{}", folder, kTemporaryPrefix, ::getpid(),
+                     counter.fetch_add(1, std::memory_order_relaxed), random(), kTemporarySuffix);
 }
 
 // What the path means after symbolic links: the file that the last link names, which need not exist.
@@ -198,6 +200,14 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
     return AtomicFile(std::move(impl));
   }
   return std::unexpected(os::system_error("replace", path, EEXIST));
+}
+
+size_t sweep_temporaries_beside(const std::string& path) noexcept {
+  const Result<std::string> target = follow_links(path);
+  if (!target) return 0;
+  const size_t slash = target->rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : target->substr(0, slash + 1);
+  return os::remove_orphans(folder, kTemporaryPrefix, kTemporarySuffix);
 }
 
 AtomicFile::AtomicFile(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

@@ -38,6 +38,14 @@ std::shared_ptr<SimFile> SimFileSystem::get(const std::string& path) {
   return found == names_.end() ? nullptr : found->second;
 }
 
+std::vector<std::string> SimFileSystem::all_names() {
+  const std::lock_guard lock(disk_.mutex());
+  std::vector<std::string> names;
+  for (const auto& [name, file] : names_)
+    names.push_back(name);
+  return names;
+}
+
 std::vector<std::byte> SimFileSystem::bytes_of(const std::string& path) {
   const std::shared_ptr<SimFile> file = get(path);
   const std::lock_guard lock(disk_.mutex());

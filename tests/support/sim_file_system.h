@@ -31,6 +31,8 @@ class SimFileSystem final : public os::FileSystem {
   std::shared_ptr<SimFile> put(const std::string& path, std::vector<std::byte> bytes);
   [[nodiscard]] std::shared_ptr<SimFile> get(const std::string& path);
   [[nodiscard]] std::vector<std::byte> bytes_of(const std::string& path);
+  // Of every file there is, sorted.
+  [[nodiscard]] std::vector<std::string> all_names();
   [[nodiscard]] size_t files();
 
   [[nodiscard]] Result<os::OpenedFile> open(const std::string& path, FileMode mode) override;

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// See the header.
+// One thread at a time.
+// The temporary file goes when the object does.
+#include "checkpoint/atomic_write.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/waiting.h"
+
+namespace headrace::checkpoint {
+namespace {
+
+constexpr uint64_t kPageBytesMin = 4096;
+
+std::string free_space_at(const std::string& path) {
+  std::error_code failed;
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(folder.empty() ? "." : folder, failed);
+  return failed ? std::string() : fmt::format("{} bytes are free there", space.available);
+}
+
+}  // namespace
+
+AtomicWrite::AtomicWrite(Handle& handle, std::string path, AtomicFile file, const SaveOptions& options)
+    : handle_(&handle),
+      path_(std::move(path)),
+      file_(std::move(file)),
+      granule_bytes_(std::max<uint64_t>(kPageBytesMin, file_.file().direct_offset_alignment_bytes())),
+      interrupted_(options.interrupted) {}
+
+Result<AtomicWrite> AtomicWrite::create(Handle& handle, const std::string& path, uint64_t file_bytes,
+                                        const SaveOptions& options) {
+  sweep_temporaries_beside(path);
+  Result<AtomicFile> file = AtomicFile::create(path, {.size_bytes = file_bytes, .durability = options.durability});
+  if (!file) {
+    Error error = std::move(file).error();
+    error.operation = "save";
+    if (error.errno_value == ENOSPC || error.errno_value == EDQUOT)
+      error.detail = fmt::format("the file needs {} bytes; {}. The old file, if there was one, is as it was",
+                                 file_bytes, free_space_at(path));
+    return std::unexpected(std::move(error));
+  }
+  return AtomicWrite(handle, path, *std::move(file), options);
+}
+
+Error AtomicWrite::told(Error error) const {
+  if (error.errno_value == ENOSPC || error.errno_value == EDQUOT) error.detail = free_space_at(path_);
+  if (!error.detail.empty()) error.detail += "; ";
+  error.detail += "the old file, if there was one, is as it was";
+  return error;
+}
+
+Result<std::vector<uint32_t>> AtomicWrite::write(std::span<const Stretch> stretches) {
+  std::vector<WriteItem> items;
+  items.reserve(stretches.size());
+  for (const Stretch& stretch : stretches) {
+    items.push_back(
+        {.file = file_.file(),
+         .request = {.offset_bytes = stretch.offset_bytes, .sources = stretch.sources, .checksum = stretch.checksum}});
+  }
+  Result<std::vector<Transfer>> transfers = handle_->write_many(items);
+  if (!transfers) return std::unexpected(told(std::move(transfers).error()));
+  if (Status done = wait_for_all(*transfers, interrupted_, "save"); !done)
+    return std::unexpected(told(std::move(done).error()));
+  std::vector<uint32_t> sums;
+  for (size_t i = 0; i < stretches.size(); ++i) {
+    if (stretches[i].checksum != Checksum::none) sums.push_back(*(*transfers)[i].crc32());
+  }
+  return sums;
+}
+
+Status AtomicWrite::commit() {
+  Status committed = file_.commit();
+  if (!committed) {
+    Error error = std::move(committed).error();
+    if (error.errno_value == ENOSPC || error.errno_value == EDQUOT) error.detail = free_space_at(path_);
+    return std::unexpected(std::move(error));
+  }
+  return {};
+}
+
+}  // namespace headrace::checkpoint
