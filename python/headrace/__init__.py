@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 
     from . import numpy as numpy
     from . import torch as torch
+    from ._save import save as save
 
 __all__ = [
+    "save",
     "Handle",
     "Transfer",
     "File",
@@ -84,15 +86,22 @@ __all__ = [
 ]
 
 _LAZY_MODULES = ("torch", "numpy", "demo", "deepnvme", "integrations")
+_LAZY_FUNCTIONS = {"save": "_save"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> ModuleType | object:
     if name in _LAZY_MODULES:
         import importlib
 
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY_FUNCTIONS:
+        import importlib
+
+        found = getattr(importlib.import_module(f"{__name__}.{_LAZY_FUNCTIONS[name]}"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "torch", "numpy"})
+    return sorted({*globals(), "torch", "numpy", *_LAZY_FUNCTIONS})

@@ -136,12 +136,6 @@ uint32_t small_or_default(const char* name, std::optional<int64_t> value) {
   return static_cast<uint32_t>(wide);
 }
 
-// Called without the GIL by a submission that waits for room. What the handler raised stays pending in this thread.
-bool signal_handler_raised() {
-  const PythonEntry entry;
-  return entry && PyErr_CheckSignals() != 0;
-}
-
 void construct(HandleObject* self, const std::string& engine, std::optional<int64_t> workers,
                std::optional<int64_t> block_bytes, std::optional<int64_t> queue_depth,
                std::optional<int64_t> staging_bytes, std::optional<int64_t> requests_max, const std::string& when_full,

@@ -96,4 +96,9 @@ Nanoseconds Deadline::next(Nanoseconds slice) const {
   return std::clamp(left, Nanoseconds{0}, slice);
 }
 
+bool signal_handler_raised() {
+  const PythonEntry entry;
+  return entry && PyErr_CheckSignals() != 0;
+}
+
 }  // namespace headrace::python

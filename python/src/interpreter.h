@@ -57,6 +57,10 @@ class PythonEntry {
   PyGILState_STATE state_ = PyGILState_UNLOCKED;
 };
 
+// Runs Python's signal handlers; true when one raised, and what it raised stays pending in this thread. Called without the
+// GIL, by calls of the library that wait: their ErrorCode::interrupted becomes that exception.
+bool signal_handler_raised();
+
 // A point in time, made from the seconds that Python callers give. None waits for ever.
 class Deadline {
  public:

@@ -15,6 +15,7 @@
 #include "atomic_file_object.h"
 #include "buffer_object.h"
 #include "callback.h"
+#include "checkpoint.h"
 #include "errors.h"
 #include "file_object.h"
 #include "handle_object.h"
@@ -67,6 +68,7 @@ NB_MODULE(_core, module) {
   bind_transfer(module);
   bind_handle(module);
   bind_waiting(module);
+  bind_checkpoint(module);
   install_log_sink();
   import_attribute("atexit", "register")(nb::cpp_function(&leave_python));
 }

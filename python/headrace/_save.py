@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.save. What it needs of torch is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from . import _core
+from ._default import default_handle
+
+if TYPE_CHECKING:
+    from ._core import Handle
+    from ._types import CheckpointFormat, Durability, Path
+
+_BY_SUFFIX: dict[str, CheckpointFormat] = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".bin": "torch",
+    ".ckpt": "torch",
+    ".safetensors": "safetensors",
+}
+
+
+def _format_of(path: Path, format: CheckpointFormat | None) -> CheckpointFormat:
+    if format is not None:
+        if format not in ("torch", "torch-legacy", "safetensors"):
+            raise ValueError(f"format must be 'torch', 'torch-legacy' or 'safetensors', not {format!r}")
+        return format
+    suffix = os.path.splitext(os.fsdecode(path))[1].lower()
+    try:
+        return _BY_SUFFIX[suffix]
+    except KeyError:
+        raise ValueError(
+            f"the suffix {suffix!r} of {os.fsdecode(path)!r} names no format ({', '.join(_BY_SUFFIX)} do); "
+            "say format='torch', 'torch-legacy' or 'safetensors'"
+        ) from None
+
+
+def save(
+    obj: object,
+    path: Path,
+    *,
+    format: CheckpointFormat | None = None,
+    durability: Durability = "data",
+    alignment: int = 4096,
+    handle: Handle | None = None,
+) -> int:
+    """Saves ``obj`` under ``path``, whole or not at all; returns the length of the file in bytes.
+
+    ``format``: "torch" (the zip container of torch.save; also by the suffixes .pt .pth .bin .ckpt),
+    "torch-legacy" (its older container) or "safetensors" (a dict of tensors). An unmodified torch.load, with
+    ``weights_only`` and ``mmap`` too, or the safetensors package reads the file. ``obj``: for torch's formats
+    anything that torch.save takes; shared storages are written once.
+
+    The file is written under a temporary name in the same folder, synced and renamed; on any error the old
+    file stays. ``durability="none"`` skips the syncs: after a power cut the file may be empty or torn.
+    ``alignment``: of the records of a zip container, a power of two from 64; at 4096 loaders read them in
+    place. ``handle``: the Handle to write with; by default one that the process shares.
+
+    Do not change the tensors while it runs. Raises TransferError (an OSError) with errno, filename and
+    offset; ValueError for objects that the format cannot hold; what pickling raises.
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"path must be str, bytes or os.PathLike, not {type(path).__name__}; for an open file there is "
+            "torch.save(obj, file)"
+        )
+    kind = _format_of(path, format)
+    if kind == "torch":
+        return _save_torch_zip(obj, path, durability, alignment, handle or default_handle())
+    raise NotImplementedError(kind)
+
+
+def _save_torch_zip(obj: object, path: Path, durability: Durability, alignment: int, handle: Handle) -> int:
+    from ._torch_pickle import Storages, dumps
+
+    storages = Storages()
+    pickle = dumps(obj, storages)
+    on_host = storages.on_host()  # lives until the file is written
+    memory = [(storage.data_ptr(), storage.nbytes()) for storage in on_host]
+    return _core.save_torch_zip(handle, path, pickle, memory, durability, alignment)

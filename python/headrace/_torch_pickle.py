@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pickling as torch.save does it: storages leave the pickle by persistent ids and are collected, not copied.
+
+Importing this module imports torch. Source of the ids: torch/serialization.py of torch 2.6 to 2.13, ``_save``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch.serialization import location_tag, normalize_storage_type
+
+
+class Storages:
+    """The storages of one pickle, in the order of their keys "0", "1" and so on."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, str] = {}
+        self._dtypes: dict[int, torch.dtype] = {}
+        self.list: list[torch.UntypedStorage] = []
+
+    def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
+        """The id of a storage; None for everything else, which is pickled."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            storage = obj._untyped_storage
+            dtype = obj.dtype
+            kind = getattr(torch, obj._pickle_storage_type())
+            count = obj._size()
+        elif isinstance(obj, torch.UntypedStorage):
+            storage = obj
+            dtype = torch.uint8
+            kind = normalize_storage_type(type(obj))
+            count = storage.nbytes()
+        else:
+            return None
+        if storage.device.type != "meta" and storage.data_ptr() != 0:
+            # A loader makes one typed storage of it, so two dtypes cannot be told apart.
+            if self._dtypes.setdefault(storage.data_ptr(), dtype) != dtype:
+                raise RuntimeError(
+                    "Cannot save multiple tensors or storages that view the same data as different types"
+                )
+        key = self._keys.get(storage._cdata)
+        if key is None:
+            key = self._keys[storage._cdata] = str(len(self.list))
+            self.list.append(storage)
+        return ("storage", kind, key, location_tag(storage), count)
+
+    def on_host(self) -> list[torch.UntypedStorage]:
+        """The storages with bytes in this process's memory; those of devices are copied."""
+        return [storage if storage.device.type == "cpu" else storage.cpu() for storage in self.list]
+
+
+def dumps(obj: object, storages: Storages) -> bytes:
+    """The pickle of ``obj``, protocol 2, without its storages."""
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return storages.persistent_id(obj)
+
+    text = io.BytesIO()
+    Pickler(text, protocol=2).dump(obj)
+    return text.getvalue()
