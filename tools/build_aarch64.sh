@@ -18,7 +18,7 @@ if [[ ! -f $sysroot/usr/lib/aarch64-linux-gnu/libdeflate.a ]]; then
   : >"$sysroot/state/status"
   # A source that does not answer is no reason to stop: what was or was not downloaded decides below.
   apt-get "${state[@]}" update || true
-  (cd "$sysroot/debs" && for package in liburing-dev libdeflate-dev libfmt-dev; do apt-get "${state[@]}" download $package || true; done)
+  (cd "$sysroot/debs" && for package in liburing-dev libdeflate-dev libfmt-dev nlohmann-json3-dev; do apt-get "${state[@]}" download $package || true; done)
   for package in "$sysroot"/debs/*.deb; do
     [[ -f $package ]] && dpkg-deb -x "$package" "$sysroot"
   done
