@@ -184,6 +184,13 @@ TEST(PickleReader, ATensorOfTorchIsRead) {
       "'cpu', 6), 0, (2, 3), (3, 1), False, collections.OrderedDict()), True, collections.OrderedDict())");
 }
 
+// docs/formats/pickle.md says so of its example.
+TEST(PickleReader, ATensorIsOneStepOf21Nodes) {
+  const ParsedPickle parsed(from_hex(test::kTorchTensor));
+  ASSERT_EQ(parsed.result->steps().size(), 1U);
+  EXPECT_EQ(parsed.result->node_count(), 21U);
+}
+
 TEST(PickleReader, PythonsOwnValuesFromTorchAreRead) {
   EXPECT_EQ(read(from_hex(test::kTorchNested)),
             "{'a': [1, -2, 3.5, None, True, False, (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), ()], "

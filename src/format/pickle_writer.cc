@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of torch's rebuild functions are those that torch 2.13 writes; torch 1.13 and later read them.
+// The arguments of torch's rebuild functions are those that torch 2.13 writes.
 // One thread.
 // See the header for what is owned.
 #include "format/pickle_writer.h"
