@@ -12,6 +12,7 @@
 #include <headrace/file.h>
 #include <headrace/handle.h>
 #include <headrace/log.h>
+#include <headrace/pickle.h>
 #include <headrace/region.h>
 #include <headrace/request.h>
 #include <headrace/tensor.h>

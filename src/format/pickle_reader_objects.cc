@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The opcodes that name globals, call them, and give state to what they made: where a pickle could do harm.
+// Any thread.
+// See the header for what is owned.
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "format/pickle_globals.h"
+#include "format/pickle_reader.h"
+#include "format/pickle_words.h"
+#include "format/utf8.h"
+
+namespace headrace {
+
+using format::told;
+
+namespace {
+
+// Each costs a string and two entries of tables. The pickles of a whole model hub have a few hundred together.
+constexpr size_t kGlobalsMax = 65'536;
+
+std::string_view as_characters(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+bool PickleReader::take_line(std::string_view& line) {
+  const std::string_view rest = as_characters(input_.subspan(position_));
+  const size_t length = rest.find('\n');
+  if (length == std::string_view::npos) return truncated("a name without its end of line");
+  line = rest.substr(0, length);
+  position_ += length + 1;
+  if (format::valid_utf8_bytes(std::as_bytes(std::span(line)), format::Surrogates::refuse) != length)
+    return fail("the name is not UTF-8");
+  return true;
+}
+
+bool PickleReader::global() {
+  format::GlobalName written;
+  if (!take_line(written.module) || !take_line(written.name)) return false;
+  const format::GlobalName meant = format::python3_name(written);
+  scratch_.assign(meant.module);
+  scratch_ += '.';
+  scratch_ += meant.name;
+  const auto found = global_indices_.find(scratch_);
+  if (found != global_indices_.end()) return push(PickleKind::global, found->second, out_.globals_[found->second].role);
+  const PickleRole role = format::global_role(meant.module, scratch_);
+  if (!collect_ && role == PickleRole::never)
+    return fail(fmt::format("{} is in a module that is never admitted", told(scratch_)));
+  if (!collect_ && role == PickleRole::unknown)
+    return fail(fmt::format("{} is not among the names that torch's weights_only admits", told(scratch_)));
+  if (out_.globals_.size() == kGlobalsMax) return fail(fmt::format("more than {} different names", kGlobalsMax));
+  const auto index = static_cast<uint32_t>(out_.globals_.size());
+  out_.globals_.push_back({.qualified_name = scratch_,
+                           .module_bytes = static_cast<uint32_t>(meant.module.size()),
+                           .role = role,
+                           .offset_bytes = out_.base_offset_bytes_ + opcode_offset_});
+  global_indices_.emplace(scratch_, index);
+  return push(PickleKind::global, index, role);
+}
+
+bool PickleReader::is_string(PickleNode index) const {
+  return node(index).kind == PickleKind::text || node(index).kind == PickleKind::bytes;
+}
+
+bool PickleReader::binpersid() {
+  if (!need_items(1)) return false;
+  const PickleNode id = stack_.back();
+  if (node(id).kind != PickleKind::tuple)
+    return fail(fmt::format("the persistent id is {} rather than a tuple", name_of(node(id))));
+  const std::span<const PickleNode> items = out_.tuple_items(id);
+  if (items.empty() || !is_string(items[0]) || out_.characters(items[0]) != "storage")
+    return fail("the persistent id does not begin with \"storage\"");
+  if (items.size() != 5 && items.size() != 6)
+    return fail(fmt::format("the persistent id of a storage has 5 or 6 items, not {}", items.size()));
+  const Node& type = node(items[1]);
+  const bool has_type = type.role == PickleRole::storage_class || type.role == PickleRole::untyped_storage;
+  if (type.kind != PickleKind::global || (!has_type && !is_opaque(type)))
+    return fail(fmt::format("{} is no class of storages", name_of(type)));
+  if (!is_string(items[2]) || !is_string(items[3])) return fail("the storage's key and location have to be text");
+  const Node& numel = node(items[4]);
+  if (numel.kind != PickleKind::integer || std::bit_cast<int64_t>(numel.value) < 0)
+    return fail("the storage's number of elements has to be an int of 0 or more");
+  if (items.size() == 6 && node(items[5]).kind != PickleKind::none && node(items[5]).kind != PickleKind::tuple)
+    return fail("the storage's view has to be None or a tuple");
+  stack_.pop_back();
+  return push(PickleKind::storage, id);
+}
+
+// The callee and its arguments are on the stack.
+bool PickleReader::call(PickleKind kind) {
+  const PickleNode arguments = stack_.back();
+  const PickleNode callee = stack_[stack_.size() - 2];
+  if (node(arguments).kind != PickleKind::tuple)
+    return fail(fmt::format("the arguments are {} rather than a tuple", name_of(node(arguments))));
+  const PickleRole role = node(callee).role;
+  stack_.resize(stack_.size() - 2);
+  return push(kind, pickle_halves(callee, arguments), role);
+}
+
+bool PickleReader::reduce() {
+  if (!need_items(2)) return false;
+  const Node& callee = node(stack_[stack_.size() - 2]);
+  if (is_opaque(callee)) return call(PickleKind::call);
+  if (callee.kind != PickleKind::global) return fail(fmt::format("{} cannot be called", name_of(callee)));
+  if (!format::can_be_called(callee.role)) return fail(fmt::format("{} is no function or class", name_of(callee)));
+  return call(PickleKind::call);
+}
+
+bool PickleReader::newobj() {
+  if (!need_items(2)) return false;
+  const Node& callee = node(stack_[stack_.size() - 2]);
+  if (is_opaque(callee)) return call(PickleKind::instance);
+  if (callee.kind != PickleKind::global || !format::is_class(callee.role))
+    return fail(fmt::format("{} is no class that may be instantiated", name_of(callee)));
+  return call(PickleKind::instance);
+}
+
+bool PickleReader::build() {
+  if (!need_items(2)) return false;
+  const Node& target = node(stack_[stack_.size() - 2]);
+  const Node& state = node(stack_.back());
+  if (!is_opaque(target)) {
+    if (!is_made(target) || !(format::gives_tensor(target.role) || format::gives_dict(target.role)))
+      return fail(
+          fmt::format("only tensors, parameters, OrderedDict and Counter have a state, not {}", name_of(target)));
+    const bool dict = state.kind == PickleKind::dict || (is_made(state) && format::gives_dict(state.role));
+    if (format::gives_dict(target.role) && !dict && !is_opaque(state))
+      return fail(fmt::format("the state of {} is {} rather than a dict", name_of_callee(target), name_of(state)));
+  }
+  add_step(PickleStepKind::build, stack_.size() - 1);
+  return true;
+}
+
+}  // namespace headrace
