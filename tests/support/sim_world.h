@@ -67,4 +67,13 @@ inline bool holds_pattern(const std::byte* data, uint64_t bytes, uint64_t offset
   return true;
 }
 
+// Requests for all of a vector.
+inline ReadRequest into(std::vector<std::byte>& target, uint64_t offset = 0) {
+  return {.offset_bytes = offset, .target = {target.data(), target.size(), {}}};
+}
+inline WriteRequest from(const std::vector<std::byte>& source, uint64_t offset = 0,
+                         Durability durability = Durability::none) {
+  return {.offset_bytes = offset, .source = {source.data(), source.size(), {}}, .durability = durability};
+}
+
 }  // namespace headrace::test
