@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of living buffers: one map per process, found by process id so that a lock held during fork binds no child.
+// The index of living buffers: one map per process.
 // Any thread.
 // The map is process-wide, since callers pass bare addresses; it is never destroyed, since buffers may outlive main().
 #include "memory/buffer_storage.h"
@@ -10,32 +10,19 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "os/per_process.h"
+
 namespace headrace::memory {
 namespace {
 
 struct Index {
-  explicit Index(pid_t owner) : process(owner) {}
-  const pid_t process;
   std::shared_mutex mutex;
   std::map<uintptr_t, std::weak_ptr<BufferStorage>> buffers;  // by first address; guarded by mutex
   std::atomic<uint64_t> count = 0;                            // of buffers: lets find_buffer skip the lock
 };
 
-std::atomic<Index*> current_index = nullptr;
+os::PerProcess<Index> index_of_this_process;
 std::atomic<uint64_t> next_buffer_id = 1;
-
-// Null when there is none yet and `make` is false.
-Index* index_of_this_process(bool make) {
-  const pid_t process = os::process_id();
-  Index* index = current_index.load(std::memory_order_acquire);
-  while (index == nullptr || index->process != process) {
-    if (!make) return nullptr;
-    auto fresh = std::make_unique<Index>(process);
-    // A parent's index, seen in a child, is left where it is: its lock may have been held at the fork.
-    if (current_index.compare_exchange_strong(index, fresh.get(), std::memory_order_acq_rel)) return fresh.release();
-  }
-  return index;
-}
 
 }  // namespace
 
@@ -46,7 +33,7 @@ Result<std::shared_ptr<BufferStorage>> BufferStorage::create(uint64_t bytes, con
   auto storage = std::make_shared<BufferStorage>(*std::move(mapping), bytes, locked,
                                                  next_buffer_id.fetch_add(1, std::memory_order_relaxed));
   if (bytes != 0) {
-    Index& index = *index_of_this_process(true);
+    Index& index = index_of_this_process.get();
     const std::unique_lock lock(index.mutex);
     index.buffers[reinterpret_cast<uintptr_t>(storage->data())] = storage;
     index.count.store(index.buffers.size(), std::memory_order_release);
@@ -60,7 +47,7 @@ BufferStorage::BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, u
 BufferStorage::~BufferStorage() {
   if (bytes_ == 0 || process_ != os::process_id()) return;
   {
-    Index& index = *index_of_this_process(true);
+    Index& index = index_of_this_process.get();
     const std::unique_lock lock(index.mutex);
     index.buffers.erase(reinterpret_cast<uintptr_t>(data()));
     index.count.store(index.buffers.size(), std::memory_order_release);
@@ -79,10 +66,8 @@ void BufferStorage::watch(const std::shared_ptr<BufferWatcher>& watcher) {
 }
 
 std::shared_ptr<BufferStorage> find_buffer(const void* data, uint64_t bytes) noexcept {
-  Index* index = current_index.load(std::memory_order_acquire);
+  Index* index = index_of_this_process.find();
   if (index == nullptr || index->count.load(std::memory_order_acquire) == 0) return nullptr;
-  index = index_of_this_process(false);
-  if (index == nullptr) return nullptr;
   const auto address = reinterpret_cast<uintptr_t>(data);
   // Declared before the lock, so that a buffer whose last owner lets go meanwhile dies after it: its end takes the lock.
   std::shared_ptr<BufferStorage> storage;

@@ -5,40 +5,26 @@
 #include "transfer/file_history.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "os/process_id.h"
+#include "os/per_process.h"
 
 namespace headrace::transfer {
 namespace {
 
 struct Index {
-  explicit Index(pid_t owner) : process(owner) {}
-  const pid_t process;
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<FileHistory>> histories;  // guarded by mutex
 };
 
-std::atomic<Index*> current_index = nullptr;
-
-// A parent's index, seen in a child, is left where it is: its lock may have been held at the fork.
-Index& index_of_this_process() {
-  const pid_t process = os::process_id();
-  Index* index = current_index.load(std::memory_order_acquire);
-  while (index == nullptr || index->process != process) {
-    auto fresh = std::make_unique<Index>(process);
-    if (current_index.compare_exchange_strong(index, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
-  }
-  return *index;
-}
+os::PerProcess<Index> index_of_this_process;
 
 }  // namespace
 
 FileHistory& FileHistory::join(uint64_t device, uint64_t inode) {
-  Index& index = index_of_this_process();
+  Index& index = index_of_this_process.get();
   FileHistory* history = nullptr;
   {
     const std::lock_guard lock(index.mutex);
@@ -52,7 +38,7 @@ FileHistory& FileHistory::join(uint64_t device, uint64_t inode) {
 }
 
 void FileHistory::leave(const std::function<void(FileHistory&)>& clean_up) {
-  Index& index = index_of_this_process();
+  Index& index = index_of_this_process.get();
   {
     const std::lock_guard lock(index.mutex);
     if (users_ > 1) {

@@ -4,10 +4,9 @@
 // See the header for ownership.
 #include "transfer/task_thread.h"
 
-#include <atomic>
 #include <utility>
 
-#include "os/process_id.h"
+#include "os/per_process.h"
 #include "os/thread.h"
 
 namespace headrace::transfer {
@@ -67,35 +66,14 @@ void TaskThread::run() {
   }
 }
 
-namespace {
-
-struct ProcessThread {
-  ProcessThread(pid_t owner, const char* name) : process(owner), thread(name) {}
-  const pid_t process;
-  TaskThread thread;
-};
-
-TaskThread& thread_of_this_process(std::atomic<ProcessThread*>& current, const char* name) {
-  const pid_t process = os::process_id();
-  ProcessThread* entry = current.load(std::memory_order_acquire);
-  while (entry == nullptr || entry->process != process) {
-    auto fresh = std::make_unique<ProcessThread>(process, name);
-    // A parent's entry, seen in a child, is left where it is: its thread does not exist here.
-    if (current.compare_exchange_strong(entry, fresh.get(), std::memory_order_acq_rel)) return fresh.release()->thread;
-  }
-  return entry->thread;
-}
-
-}  // namespace
-
 TaskThread& dispatcher() {
-  static std::atomic<ProcessThread*> current = nullptr;
-  return thread_of_this_process(current, "headrace-call");
+  static os::PerProcess<TaskThread> thread;
+  return thread.get("headrace-call");
 }
 
 TaskThread& committer() {
-  static std::atomic<ProcessThread*> current = nullptr;
-  return thread_of_this_process(current, "headrace-sync");
+  static os::PerProcess<TaskThread> thread;
+  return thread.get("headrace-sync");
 }
 
 }  // namespace headrace::transfer
