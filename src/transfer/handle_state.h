@@ -86,6 +86,8 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   // Once per handle and kind.
   void notice(Notice kind, const std::string& text);
   void buffer_gone(uint64_t buffer_id) noexcept override;
+  // How often HandleOptions::interrupted is asked. For tests, before the first request.
+  void set_interrupt_every(Clock::duration every) noexcept { interrupt_every_ = every; }
 
  private:
   struct Prepared {
@@ -99,6 +101,9 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   };
 
   [[nodiscard]] Error closed_error() const;
+  // What both directions check of a request first.
+  [[nodiscard]] static Result<Prepared> begin_request(plan::Direction direction, const File& file,
+                                                      uint64_t offset_bytes, int priority);
   [[nodiscard]] Result<Prepared> prepare_read(const ReadItem& item);
   [[nodiscard]] Result<Prepared> prepare_write(const WriteItem& item);
   [[nodiscard]] Status add_region(Prepared& prepared, Region region, CopyMode copy) const;
@@ -107,6 +112,10 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   // From `ask_at` on it asks HandleOptions::interrupted, and moves that on.
   [[nodiscard]] Result<uint32_t> reserve(size_t wanted, Clock::time_point& ask_at);
   void give_places_back(uint32_t count);
+  // All are prepared before any is started.
+  template <typename Item>
+  [[nodiscard]] Result<std::vector<Transfer>> submit_all(std::span<const Item> items,
+                                                         Result<Prepared> (HandleState::*prepare)(const Item&));
   // Those that a request wants cut, each once.
   [[nodiscard]] static Status truncate_files(std::span<Prepared> prepared);
   [[nodiscard]] Result<std::vector<Transfer>> submit(std::vector<Prepared> prepared);
@@ -114,6 +123,7 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
 
   const pid_t process_ = os::process_id();
   const HandleOptions options_;
+  Clock::duration interrupt_every_ = std::chrono::milliseconds(100);
   HandleFacts facts_;
   RequestQueue queue_;
   std::vector<std::unique_ptr<Worker>> workers_;  // fixed once create() is over; stopped and joined by close()

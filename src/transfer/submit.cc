@@ -24,7 +24,6 @@ namespace {
 constexpr uint64_t kCacheProbeBytes = uint64_t{1} << 20;  // smaller reads are not worth asking the page cache about
 
 constexpr uint64_t kGrowAheadBytes = uint64_t{8} << 20;  // shorter writes into a new file are not worth a call for it
-constexpr auto kInterruptEvery = std::chrono::milliseconds(100);
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
@@ -143,24 +142,36 @@ Status HandleState::choose_path(Prepared& prepared, CacheMode cache) {
   return {};
 }
 
+Result<HandleState::Prepared> HandleState::begin_request(plan::Direction direction, const File& file,
+                                                         uint64_t offset_bytes, int priority) {
+  Prepared prepared;
+  TransferState::Setup& setup = prepared.setup;
+  setup.direction = direction;
+  setup.offset_bytes = offset_bytes;
+  setup.file = file.internal();
+  prepared.priority = priority;
+  const bool reading = direction == plan::Direction::read;
+  if (!setup.file) return std::unexpected(refused(setup, ErrorCode::closed, 0, "the file is not open"));
+  if (reading ? !setup.file->readable() : !setup.file->writable()) {
+    return std::unexpected(
+        refused(setup, ErrorCode::system, EBADF,
+                reading ? "the file is open for writing only" : "the file is open for reading only"));
+  }
+  if (priority < kPriorityMin || priority > kPriorityMax) {
+    return std::unexpected(
+        refused(setup, ErrorCode::invalid_argument, EINVAL,
+                fmt::format("priority is {}, {} to {} is allowed", priority, kPriorityMin, kPriorityMax)));
+  }
+  return prepared;
+}
+
 Result<HandleState::Prepared> HandleState::prepare_read(const ReadItem& item) {
   const ReadRequest& request = item.request;
-  Prepared prepared;
-  prepared.setup.direction = plan::Direction::read;
-  prepared.setup.offset_bytes = request.offset_bytes;
+  Result<Prepared> begun = begin_request(plan::Direction::read, item.file, request.offset_bytes, request.priority);
+  if (!begun) return begun;
+  Prepared& prepared = *begun;
   prepared.setup.end_of_file = request.end_of_file;
   prepared.setup.checksum = request.checksum;
-  prepared.setup.file = item.file.internal();
-  prepared.priority = request.priority;
-  if (!prepared.setup.file)
-    return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
-  if (!prepared.setup.file->readable())
-    return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for writing only"));
-  if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
-    return std::unexpected(
-        refused(prepared.setup, ErrorCode::invalid_argument, EINVAL,
-                fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
-  }
   if (Status added = add_region(prepared, request.target, request.copy); !added)
     return std::unexpected(std::move(added).error());
   for (const Region& region : request.targets) {
@@ -168,26 +179,15 @@ Result<HandleState::Prepared> HandleState::prepare_read(const ReadItem& item) {
       return std::unexpected(std::move(added).error());
   }
   if (Status chosen = choose_path(prepared, request.cache); !chosen) return std::unexpected(std::move(chosen).error());
-  return prepared;
+  return begun;
 }
 
 Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) {
   const WriteRequest& request = item.request;
-  Prepared prepared;
-  prepared.setup.direction = plan::Direction::write;
-  prepared.setup.offset_bytes = request.offset_bytes;
+  Result<Prepared> begun = begin_request(plan::Direction::write, item.file, request.offset_bytes, request.priority);
+  if (!begun) return begun;
+  Prepared& prepared = *begun;
   prepared.setup.checksum = request.checksum;
-  prepared.setup.file = item.file.internal();
-  prepared.priority = request.priority;
-  if (!prepared.setup.file)
-    return std::unexpected(refused(prepared.setup, ErrorCode::closed, 0, "the file is not open"));
-  if (!prepared.setup.file->writable())
-    return std::unexpected(refused(prepared.setup, ErrorCode::system, EBADF, "the file is open for reading only"));
-  if (request.priority < kPriorityMin || request.priority > kPriorityMax) {
-    return std::unexpected(
-        refused(prepared.setup, ErrorCode::invalid_argument, EINVAL,
-                fmt::format("priority is {}, {} to {} is allowed", request.priority, kPriorityMin, kPriorityMax)));
-  }
   const auto add = [&](const ConstRegion& region) {
     // Parts are the same for both directions; a write never writes through its pointer.
     return add_region(prepared,
@@ -205,32 +205,28 @@ Result<HandleState::Prepared> HandleState::prepare_write(const WriteItem& item) 
     prepared.setup.sync = std::make_shared<SyncGroup>();
     prepared.setup.sync->file = prepared.setup.file;
   }
-  return prepared;
+  return begun;
 }
 
-Result<std::vector<Transfer>> HandleState::read_many(std::span<const ReadItem> items) {
+template <typename Item>
+Result<std::vector<Transfer>> HandleState::submit_all(std::span<const Item> items,
+                                                      Result<Prepared> (HandleState::*prepare)(const Item&)) {
   std::vector<Prepared> all;
   all.reserve(items.size());
-  for (const ReadItem& item : items) {
-    Result<Prepared> prepared = prepare_read(item);
+  for (const Item& item : items) {
+    Result<Prepared> prepared = (this->*prepare)(item);
     if (!prepared) return std::unexpected(std::move(prepared).error());
     all.push_back(*std::move(prepared));
   }
   return submit(std::move(all));
 }
 
+Result<std::vector<Transfer>> HandleState::read_many(std::span<const ReadItem> items) {
+  return submit_all(items, &HandleState::prepare_read);
+}
+
 Result<std::vector<Transfer>> HandleState::write_many(std::span<const WriteItem> items) {
-  const auto start_all = [&]() -> Result<std::vector<Transfer>> {
-    std::vector<Prepared> all;
-    all.reserve(items.size());
-    for (const WriteItem& item : items) {
-      Result<Prepared> prepared = prepare_write(item);
-      if (!prepared) return std::unexpected(std::move(prepared).error());
-      all.push_back(*std::move(prepared));
-    }
-    return submit(std::move(all));
-  };
-  Result<std::vector<Transfer>> started = start_all();
+  Result<std::vector<Transfer>> started = submit_all(items, &HandleState::prepare_write);
   if (!started) {
     for (const WriteItem& item : items) {
       if (item.file.is_open()) item.file.internal()->write_refused();
@@ -266,7 +262,7 @@ Result<uint32_t> HandleState::reserve(size_t wanted, Clock::time_point& ask_at) 
   // The caller's thread may have a signal handler that wants to end a call which goes on and on.
   const auto interrupted = [&] {
     if (!options_.interrupted || Clock::now() < ask_at) return false;
-    ask_at = Clock::now() + kInterruptEvery;
+    ask_at = Clock::now() + interrupt_every_;
     return options_.interrupted();
   };
   const auto interruption = [] {
@@ -314,7 +310,7 @@ Result<std::vector<Transfer>> HandleState::submit(std::vector<Prepared> prepared
   std::vector<Transfer> transfers;
   transfers.reserve(prepared.size());
   std::span<Prepared> rest(prepared);
-  Clock::time_point ask_at = Clock::now() + kInterruptEvery;
+  Clock::time_point ask_at = Clock::now() + interrupt_every_;
   while (!rest.empty()) {
     const Result<uint32_t> granted = reserve(rest.size(), ask_at);
     if (!granted && transfers.empty()) return std::unexpected(granted.error());
