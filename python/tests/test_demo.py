@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from headrace.demo import model
+from headrace.demo.measure import Row
+from headrace.demo.run import file_system_of
+from headrace.demo.screen import print_table
 from support import random_bytes
 
 HEADER = {
@@ -46,12 +49,48 @@ def test_the_table_compares_headrace_with_plain_python(tmp_path: Path) -> None:
     )
     done = demo(*options)
     assert done.returncode == 0, done.stderr
-    for word in ("operation", "GB/s", "CPU s/GB", "route", "4 tensors", "4 MiB", "plain Python", "headrace"):
+    for word in (
+        "write 4 tensors",
+        "read 4 tensors",
+        "GB/s",
+        "CPU s/GB",
+        "route",
+        "4 MiB",
+        "plain Python",
+        "headrace",
+    ):
         assert word in done.stdout
     assert "Every byte read is the one that was written" in done.stdout
     assert done.stdout.count("headrace") >= 4
     assert "11/11" in done.stderr or "10/11" in done.stderr
     assert os.listdir(tmp_path) == ["m.safetensors"]
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_the_table_fits_into_80_columns_whatever_the_route(capsys: pytest.CaptureFixture[str]) -> None:
+    route = "uring, direct 97%, staged 98%, registered 97%, partly cached"
+    names = ("headrace", "torch.save, torch.load")
+    print_table([Row("read 1 GiB, cold", name, 1 << 30, 12.345, 0.123, route) for name in names])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).count("partly cached") == 2
+    assert lines[1] == "read 1 GiB, cold"
+
+
+def test_a_folder_in_memory_is_said_to_be_no_disk(tmp_path: Path) -> None:
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or file_system_of(memory) != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs that can be written to")
+    (tmp_path / "m.safetensors").write_bytes(safetensors())
+    model_file = str(tmp_path / "m.safetensors")
+    done = demo("--model", model_file, "--size", "2", "--rounds", "1", "--folder", str(memory))
+    assert done.returncode == 0, done.stderr
+    assert "tmpfs keeps its files in memory: no disk took part" in done.stdout
+    assert "--folder" in done.stdout
+    table = done.stdout[: done.stdout.index("Every byte")]
+    for word in ("page cache", "cold", "durable", "direct"):
+        assert word not in table
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
 def test_the_table_can_be_json(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ from .screen import Progress, print_json, print_table
 PIECE_BYTES = 1 << 20
 OURS = "headrace"
 IN_MEMORY = {"tmpfs", "ramfs"}
+IN_MEMORY_NOTE = """\
+{} keeps its files in memory: no disk took part. The table shows how fast
+memory is copied; direct I/O and a cold cache mean nothing here. To measure a
+disk, name a folder on it with --folder."""
 
 
 class DemoError(Exception):
@@ -58,7 +62,7 @@ def work_folder(chosen: Path | None, size_bytes: int) -> Iterator[Path]:
 
 
 def route_of(transfers: list[headrace.Transfer]) -> str:
-    """One line for the routes of many transfers."""
+    """A few words for the routes of many transfers: shares of the bytes, where it is not all of them."""
     routes = [transfer.route for transfer in transfers]
     known = [route for route in routes if route is not None and route.direct_bytes + route.buffered_bytes > 0]
     total = sum(route.direct_bytes + route.buffered_bytes for route in known)
@@ -66,8 +70,11 @@ def route_of(transfers: list[headrace.Transfer]) -> str:
         return ""
     parts = [known[0].engine]
     for name in ("direct", "staged", "registered"):
-        share = sum(getattr(route, f"{name}_bytes") for route in known) / total
-        parts.append(f"{name} {share:.0%}")
+        share = f"{sum(getattr(route, f'{name}_bytes') for route in known) / total:.0%}"
+        if share != "0%":
+            parts.append(name if share == "100%" else f"{name} {share}")
+        elif name == "direct":
+            parts.append("page cache")
     return ", ".join(parts)
 
 
@@ -132,6 +139,7 @@ class Case:
 
     def __init__(self, what: str, path: Path, sources: list[Piece], targets: list[Piece]) -> None:
         self.what = what
+        self.in_memory = file_system_of(path.parent) in IN_MEMORY
         self.path = path
         self.sources = sources
         self.targets = targets
@@ -151,7 +159,7 @@ class Case:
         for _, memory, _ in self.targets:
             clear(memory)
         evict(self.path)
-        cold = is_cold(self.path)
+        cold = self.in_memory or is_cold(self.path)
         self.measure("read", way, work)
         for (_, source, offset), (_, target, _) in zip(self.sources, self.targets, strict=True):
             if differs(source, target):
@@ -160,10 +168,15 @@ class Case:
                 )
         if not cold:
             run = self.runs["read", way][-1]
-            self.runs["read", way][-1] = run._replace(route=run.route + " (was partly cached)")
+            self.runs["read", way][-1] = run._replace(route=run.route + ", partly cached")
 
     def rows(self) -> list[Row]:
         names = {"write": f"write {self.what}, durable", "read": f"read {self.what}, cold"}
+        if self.in_memory:  # there is no device to be durable on, and no cache beside the file itself
+            names = {"write": f"write {self.what}", "read": f"read {self.what}"}
+            for runs in self.runs.values():
+                routes = [r.route.removesuffix(", fsync").replace("page cache", "memory") for r in runs]
+                runs[:] = [r._replace(route=route) for r, route in zip(runs, routes, strict=True)]
         order = sorted(self.runs, key=lambda key: ("write", "read").index(key[0]))
         return [
             row(names[operation], way, self.size_bytes, self.runs[operation, way]) for operation, way in order
@@ -246,8 +259,11 @@ def run(options: argparse.Namespace) -> None:
         print_json(rows, facts)
         return
     print_table(rows)
-    where = facts["file system"]
-    print(f"Every byte read is the one that was written. Medians of {options.rounds} rounds, {where}.")
+    where = str(facts["file system"])
+    rounds = "1 round" if options.rounds == 1 else f"{options.rounds} rounds"
+    print(f"Every byte read is the one that was written. Medians of {rounds}, {where}.")
+    if where in IN_MEMORY:
+        print(IN_MEMORY_NOTE.format(where))
     for peer in others:
         for note in peer.notes:
             print(f"{peer.name}: {note}")

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 
 from .measure import Row
 
 WIDTH = 24
+COLUMNS = 80  # of the table
 
 
 class Progress:
@@ -37,16 +39,19 @@ class Progress:
 
 
 def print_table(rows: list[Row]) -> None:
-    head = ("operation", "by", "GB/s", "CPU s/GB", "route")
-    lines = [(r.operation, r.way, f"{r.gb_per_s:.2f}", f"{r.cpu_s_per_gb:.3f}", r.route) for r in rows]
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
-    before = ""
-    for line in [head, *lines]:
-        if before and line[0] != before:
-            print("-" * (sum(widths) + 8 + max(len(other[4]) for other in lines)))
-        before = line[0]
-        name, way, rate, cpu, route = line
-        print(f"{name:<{widths[0]}}  {way:<{widths[1]}}  {rate:>{widths[2]}}  {cpu:>{widths[3]}}  {route}")
+    """One block of lines per operation, no line longer than 80 characters."""
+    ways = max(len(row.way) for row in rows) + 2
+    head = f"{'':{ways}}  {'GB/s':>6}  {'CPU s/GB':>8}  "
+    print(f"{head}route")
+    operation = ""
+    for row in rows:
+        if row.operation != operation:
+            operation = row.operation
+            print(operation)
+        first, *more = textwrap.wrap(row.route, COLUMNS - len(head)) or [""]
+        print(f"  {row.way:{ways - 2}}  {row.gb_per_s:>6.2f}  {row.cpu_s_per_gb:>8.3f}  {first}".rstrip())
+        for line in more:
+            print(" " * len(head) + line)
 
 
 def print_json(rows: list[Row], facts: dict[str, object]) -> None:
