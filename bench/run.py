@@ -22,6 +22,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUILD = REPOSITORY / "build" / "release"
 RESULTS = REPOSITORY / "bench" / "results"
+HELP = {"-h", "--help"}
 # The counter of a benchmark, the most that it may be, and how it reads.
 OWN_COST = (
     ("BM_RequestsOneByOne", "cpu_us_per_request", 2.0, "µs of CPU per request handed over singly"),
@@ -32,6 +33,9 @@ OWN_COST = (
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"]) or (arguments[:1] == ["micro"] and HELP & set(arguments[1:])):
+        print(__doc__)
+        return 0
     if arguments[:1] == ["micro"]:
         return micro(arguments[1:])
     if arguments[:1] == ["raw"]:
@@ -75,7 +79,7 @@ def raw(arguments: list[str]) -> int:
         folder = REPOSITORY / "build" / "bench"
         folder.mkdir(parents=True, exist_ok=True)
         words.insert(0, str(folder))
-    if not any(word in {"-h", "--help"} or word.startswith(("--out", "--render")) for word in words):
+    if not any(word in HELP or word.startswith(("--out", "--render")) for word in words):
         words += ["--out", str(new_file("raw"))]
     program = str(REPOSITORY / "bench" / "peers" / "raw.py")
     return subprocess.run([sys.executable, program, *words], check=False).returncode
