@@ -31,11 +31,16 @@ enum class Ladder : uint8_t {
 
 enum class WhenFull : uint8_t { wait, fail };
 
+inline constexpr uint32_t kWorkersMax = 64;
+inline constexpr uint64_t kBlockBytesMin = uint64_t{4} << 10;  // and what block_bytes is a multiple of
+inline constexpr uint64_t kBlockBytesMax = uint64_t{1} << 30;
+inline constexpr uint32_t kQueueDepthMax = 4096;
+
 struct HandleOptions {
   EngineKind engine = EngineKind::automatic;
-  uint32_t workers = 0;           // I/O threads, 1..64; 0: one per processor, at most 4
-  uint64_t block_bytes = 0;       // largest piece of one system call, 4 KiB..1 GiB, a multiple of 4 KiB; 0: 4 MiB
-  uint32_t queue_depth = 0;       // blocks in flight per worker, 1..4096; 0: see `HandleFacts`
+  uint32_t workers = 0;           // I/O threads, 1..kWorkersMax; 0: one per processor, at most 4
+  uint64_t block_bytes = 0;       // largest piece of one system call, kBlockBytesMin..kBlockBytesMax; 0: 4 MiB
+  uint32_t queue_depth = 0;       // blocks in flight per worker, 1..kQueueDepthMax; 0: see `HandleFacts`
   uint64_t staging_bytes = 0;     // upper bound of staging memory of the whole handle; 0: at most 256 MiB
   uint32_t requests_max = 65536;  // unfinished requests
   WhenFull when_full = WhenFull::wait;

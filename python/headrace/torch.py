@@ -22,16 +22,22 @@ __all__ = ["empty"]
 def empty(
     *size: SupportsIndex | Sequence[int],
     dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
     pages: Pages = "transparent",
     lock: bool = True,
 ) -> torch.Tensor:
     """A CPU tensor of this size and dtype over a headrace.Buffer, freed when its last view dies.
 
     ``size`` and ``dtype`` as in torch.empty: numbers or one sequence; torch's default dtype when none is
-    given. The values are zeros at first. ``pages`` and ``lock`` as in headrace.Buffer. Raises MemoryError
-    when
-    the memory is not to be had.
+    given. The values are zeros at first. ``device`` may be the CPU only: GPU memory is not supported yet, and
+    raises ValueError. ``pages`` and ``lock`` as in headrace.Buffer. Raises MemoryError when the memory is not
+    to be had.
     """
+    if device is not None and torch.device(device).type != "cpu":
+        raise ValueError(
+            f"headrace.torch.empty makes CPU tensors, not one on '{device}': GPU memory is not supported"
+            f" yet. Leave device out, read into the CPU tensor, and move that with .to('{device}')"
+        )
     shape: tuple[int, ...]
     if len(size) == 1 and not isinstance(size[0], SupportsIndex):
         shape = tuple(index(n) for n in size[0])

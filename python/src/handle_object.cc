@@ -125,15 +125,32 @@ void close_all_handles() {
 
 namespace {
 
-uint64_t positive_or_default(const char* name, std::optional<int64_t> value) {
-  if (value && *value <= 0) refuse(PyExc_ValueError, "%s must be positive, or None for the default", name);
-  return static_cast<uint64_t>(value.value_or(0));
+struct Range {
+  uint64_t least = 1;
+  uint64_t most = UINT64_MAX;
+  uint64_t unit = 1;
+};
+
+std::string words_for(const Range& range) {
+  const std::string least = std::to_string(range.least);
+  if (range.most == UINT64_MAX) return least + " or more";
+  return (range.unit == 1 ? "" : "multiples of " + std::to_string(range.unit) + " from ") + least + " to " +
+         std::to_string(range.most);
 }
 
-uint32_t small_or_default(const char* name, std::optional<int64_t> value) {
-  const uint64_t wide = positive_or_default(name, value);
-  if (wide > UINT32_MAX) refuse(PyExc_ValueError, "%s is too large", name);
-  return static_cast<uint32_t>(wide);
+// None becomes 0, which is the library's word for its default.
+uint64_t number_or_default(const char* name, std::optional<int64_t> value, const Range& range) {
+  if (!value) return 0;
+  const auto number = static_cast<uint64_t>(*value);
+  if (*value < 0 || number < range.least || number > range.most || number % range.unit != 0) {
+    refuse(PyExc_ValueError, "%s is %lld; allowed: %s, or None for the default", name, static_cast<long long>(*value),
+           words_for(range).c_str());
+  }
+  return number;
+}
+
+uint32_t small_or_default(const char* name, std::optional<int64_t> value, uint32_t most) {
+  return static_cast<uint32_t>(number_or_default(name, value, {.most = most}));
 }
 
 void construct(HandleObject* self, const std::string& engine, std::optional<int64_t> workers,
@@ -143,11 +160,11 @@ void construct(HandleObject* self, const std::string& engine, std::optional<int6
   if (interpreter_is_leaving()) refuse_closed("the interpreter is exiting");
   HandleOptions options;
   options.engine = parse_engine(engine);
-  options.workers = small_or_default("workers", workers);
-  options.block_bytes = positive_or_default("block_bytes", block_bytes);
-  options.queue_depth = small_or_default("queue_depth", queue_depth);
-  options.staging_bytes = positive_or_default("staging_bytes", staging_bytes);
-  if (requests_max) options.requests_max = small_or_default("requests_max", requests_max);
+  options.workers = small_or_default("workers", workers, kWorkersMax);
+  options.block_bytes = number_or_default("block_bytes", block_bytes, {kBlockBytesMin, kBlockBytesMax, kBlockBytesMin});
+  options.queue_depth = small_or_default("queue_depth", queue_depth, kQueueDepthMax);
+  options.staging_bytes = number_or_default("staging_bytes", staging_bytes, {.least = kBlockBytesMin});
+  if (requests_max) options.requests_max = small_or_default("requests_max", requests_max, UINT32_MAX);
   options.when_full = parse_when_full(when_full);
   options.direct = parse_ladder("direct", direct);
   options.registered = parse_ladder("registered", registered);

@@ -21,7 +21,7 @@ T choose(const char* name, const std::string& word, const std::array<std::pair<s
     if (word == text) return value;
     known += (known.empty() ? "'" : ", '") + std::string(text) + "'";
   }
-  refuse(PyExc_ValueError, "%s must be one of %s, not '%s'", name, known.c_str(), word.c_str());
+  refuse(PyExc_ValueError, "%s is '%s'; allowed: %s", name, word.c_str(), known.c_str());
 }
 
 template <class T, size_t N>
@@ -60,7 +60,7 @@ CacheMode parse_cache(const std::string& word) {
 EngineKind parse_engine(const std::string& word) {
   const auto kind = engine_from_name(word);
   if (!kind) {
-    refuse(PyExc_ValueError, "engine must be one of 'auto', 'uring', 'aio', 'posix', 'null', not '%s'", word.c_str());
+    refuse(PyExc_ValueError, "engine is '%s'; allowed: 'auto', 'uring', 'aio', 'posix', 'null'", word.c_str());
   }
   return *kind;
 }
@@ -89,8 +89,8 @@ Durability parse_durability(const std::optional<std::string>& word, Durability o
 
 int check_priority(int64_t priority) {
   if (priority < kPriorityMin || priority > kPriorityMax) {
-    refuse(PyExc_ValueError, "priority must be in %d..%d, not %lld", kPriorityMin, kPriorityMax,
-           static_cast<long long>(priority));
+    refuse(PyExc_ValueError, "priority is %lld; allowed: %d to %d", static_cast<long long>(priority), kPriorityMin,
+           kPriorityMax);
   }
   return static_cast<int>(priority);
 }
@@ -101,7 +101,7 @@ uint64_t whole_number(const char* name, nb::handle number) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || value < 0) {
-    refuse(PyExc_ValueError, "%s must be 0 or more and less than 2**63, not %R", name, number.ptr());
+    refuse(PyExc_ValueError, "%s is %R; allowed: 0 to 2**63 - 1", name, number.ptr());
   }
   return static_cast<uint64_t>(value);
 }

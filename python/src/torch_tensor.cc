@@ -84,8 +84,8 @@ void refuse_as_target(nb::handle tensor) {
   for (size_t i = 0; i < dimensions; ++i) {
     if (nb::cast<int64_t>(strides[i]) == 0 && nb::cast<int64_t>(shape[i]) > 1) {
       refuse(PyExc_ValueError,
-             "an expanded tensor cannot be a read target: several of its elements overlap at one address; use "
-             ".contiguous()");
+             "an expanded tensor cannot be a read target: several of its elements overlap at one address; read into "
+             "a tensor of its own, such as copy = t.contiguous()");
     }
   }
   refuse(PyExc_ValueError,

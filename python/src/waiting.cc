@@ -32,7 +32,7 @@ WaitFor parse_condition(const std::string& word) {
   if (word == "FIRST_COMPLETED") return WaitFor::any;
   if (word == "FIRST_EXCEPTION") return WaitFor::first_error;
   if (word == "ALL_COMPLETED") return WaitFor::all;
-  refuse(PyExc_ValueError, "return_when must be FIRST_COMPLETED, FIRST_EXCEPTION or ALL_COMPLETED, not '%s'",
+  refuse(PyExc_ValueError, "return_when is '%s'; allowed: FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED",
          word.c_str());
 }
 

@@ -77,6 +77,8 @@ def test_the_end_of_the_file_names_both_sizes(tmp_path: Path, engine_handle: hea
     assert (error.offset, error.length, error.transferred, error.operation) == (100, 20_000, 9900, "read")
     assert error.filename == path
     assert "20000" in str(error)
+    assert "the file has 10000 bytes; read less, or take what there is with partial=True" in str(error)
+    assert "end_of_file" not in str(error)
     assert target[:9900] == data[100:]
     assert engine_handle.read(path, target, offset=100, partial=True).result() == 9900
     smaller = bytearray(10)
@@ -131,6 +133,58 @@ def test_errors_of_opening_come_at_submission_with_errno_and_filename(
         assert str(path) in str(error)
         assert error.strerror == os.strerror(number)
     assert engine_handle.read(tmp_path / "file", bytearray(1)).result() == 1
+
+
+@pytest.mark.parametrize("path", ["", b""])
+def test_an_empty_path_is_called_empty(handle: headrace.Handle, path: str | bytes) -> None:
+    starts = [
+        lambda: handle.read(path, bytearray(1)),
+        lambda: handle.write(path, b"x"),
+        lambda: handle.write(path, b"x", mode="replace"),
+        lambda: handle.read_many([(path, bytearray(1))]),
+        lambda: handle.replace(path, size=1),
+        lambda: headrace.File(path),
+    ]
+    for start in starts:
+        with pytest.raises(FileNotFoundError, match="the path is empty") as caught:
+            start()
+        assert caught.value.filename == path
+
+
+BLOCKS = "multiples of 4096 from 4096 to 1073741824"
+OUT_OF_RANGE = [
+    ("workers", 0, "1 to 64"),
+    ("workers", 1000, "1 to 64"),
+    ("workers", 1 << 40, "1 to 64"),
+    ("queue_depth", -1, "1 to 4096"),
+    ("queue_depth", 4097, "1 to 4096"),
+    ("block_bytes", 1, BLOCKS),
+    ("block_bytes", 5000, BLOCKS),
+    ("block_bytes", 1 << 31, BLOCKS),
+    ("staging_bytes", 0, "4096 or more"),
+    ("requests_max", 0, "1 to 4294967295"),
+    ("requests_max", 1 << 32, "1 to 4294967295"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), OUT_OF_RANGE)
+def test_an_option_out_of_range_is_told_with_its_name_value_and_range(
+    name: str, value: int, allowed: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        headrace.Handle(**{name: value})  # type: ignore[arg-type]
+    assert str(caught.value) == f"{name} is {value}; allowed: {allowed}, or None for the default"
+
+
+def test_other_options_are_refused_in_the_same_words(tmp_path: Path, handle: headrace.Handle) -> None:
+    with pytest.raises(ValueError, match="priority is 128; allowed: -128 to 127"):
+        handle.read(tmp_path / "file", bytearray(1), priority=128)
+    with pytest.raises(ValueError, match="offset is -1; allowed: 0 to 2"):
+        handle.read(tmp_path / "file", bytearray(1), offset=-1)
+    with pytest.raises(ValueError, match="copy is 'maybe'; allowed: 'auto', 'always', 'never'"):
+        handle.read(tmp_path / "file", bytearray(1), copy="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="staging_bytes is 4096; allowed: 8192 or more with 2 workers"):
+        headrace.Handle(workers=2, staging_bytes=4096)
 
 
 def test_a_fifo_is_refused_at_once(tmp_path: Path, handle: headrace.Handle) -> None:

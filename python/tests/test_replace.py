@@ -122,7 +122,7 @@ def test_writes_outside_of_the_size_are_refused(tmp_path: Path, handle: headrace
 
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, handle: headrace.Handle) -> None:
     path = tmp_path / "file"
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="size is -1; allowed: 0 to 2"):
         handle.replace(path, size=-1)
     with pytest.raises(TypeError):
         handle.replace(path)  # type: ignore[call-arg]

@@ -88,6 +88,16 @@ def test_strided_tensors_are_written_as_their_values_and_refused_as_targets(
     assert torch.equal(tensor, before)
 
 
+def test_the_refusal_of_an_expanded_target_says_what_to_do(tmp_path: Path, handle: headrace.Handle) -> None:
+    (tmp_path / "file").write_bytes(bytes(60))
+    tensor = torch.arange(5.0).expand(3, 5)
+    with pytest.raises(ValueError, match=r"expanded .* tensor of its own, such as copy = t\.contiguous\(\)"):
+        handle.read(tmp_path / "file", tensor)
+    copy = tensor.contiguous()
+    assert handle.read(tmp_path / "file", copy).result() == 60
+    assert not copy.any()
+
+
 def test_a_strided_copy_lives_until_its_write_is_done(
     frozen: FrozenFileSystem, engine_handle: headrace.Handle
 ) -> None:
@@ -239,6 +249,16 @@ def test_empty_refuses_what_torch_refuses() -> None:
             headrace.torch.empty(*size)
     with pytest.raises(MemoryError):
         headrace.torch.empty(1 << 60)
+
+
+def test_empty_makes_cpu_tensors_only_and_says_what_to_do_for_a_gpu() -> None:
+    for device in ("cpu", torch.device("cpu"), None):
+        assert headrace.torch.empty(3, device=device).device.type == "cpu"
+    for device in ("cuda", "cuda:1", torch.device("cuda", 0)):
+        with pytest.raises(ValueError, match=r"GPU memory is not supported yet.*\.to\('cuda"):
+            headrace.torch.empty(3, device=device)
+    with pytest.raises(ValueError, match="CPU tensors"):
+        headrace.torch.empty(3, device="meta")
 
 
 def test_memory_of_empty_is_freed_with_the_last_view(tmp_path: Path, handle: headrace.Handle) -> None:

@@ -10,6 +10,21 @@
 
 namespace headrace {
 
+namespace {
+
+std::string_view words_for(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::system: return "failed";
+    case ErrorCode::end_of_file: return "end of file";
+    case ErrorCode::timed_out: return "timed out";
+    case ErrorCode::invalid_argument: return "invalid argument";
+    case ErrorCode::limit_reached: return "limit reached";
+    default: return error_code_name(code);  // a word already
+  }
+}
+
+}  // namespace
+
 std::string Error::message() const {
   std::string text = operation.empty() ? std::string("request") : operation;
   if (!path.empty()) text += fmt::format(" of '{}'", path);
@@ -19,8 +34,10 @@ std::string Error::message() const {
     char buffer[128];
     // The GNU variant: it may return a string of its own and leave the buffer alone.
     text += fmt::format("{} ({})", errno_name(errno_value), strerror_r(errno_value, buffer, sizeof buffer));
+  } else if (length_bytes == 0 && !detail.empty()) {
+    return text + detail;
   } else {
-    text += error_code_name(code);
+    text += words_for(code);
   }
   if (length_bytes != 0) text += fmt::format(", {} bytes transferred", transferred_bytes);
   if (!detail.empty()) text += "; " + detail;

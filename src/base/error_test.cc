@@ -23,9 +23,25 @@ TEST(Error, MessageNamesOperationPathRangeErrnoAndRemedy) {
   }
 }
 
-TEST(Error, MessageWithoutAnErrnoNamesTheCode) {
-  EXPECT_NE(Error{.code = ErrorCode::end_of_file}.message().find("end_of_file"), std::string::npos);
+TEST(Error, MessageWithoutAnErrnoSaysInWordsWhatHappened) {
   EXPECT_EQ((Error{.code = ErrorCode::closed, .operation = "submit"}.message()), "submit: closed");
+  const Error ended = {.code = ErrorCode::end_of_file,
+                       .operation = "read",
+                       .path = "f",
+                       .length_bytes = 20,
+                       .transferred_bytes = 5,
+                       .detail = "read less"};
+  EXPECT_EQ(ended.message(), "read of 'f' at offset 0, length 20: end of file, 5 bytes transferred; read less");
+}
+
+TEST(Error, MessageWithoutRangeAndErrnoIsTheDetail) {
+  const Error error = {.code = ErrorCode::invalid_argument, .operation = "create handle", .detail = "workers is 65"};
+  EXPECT_EQ(error.message(), "create handle: workers is 65");
+}
+
+TEST(Error, NoMessageHoldsTheNameOfAnEnumerator) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::corrupt); ++code)
+    EXPECT_EQ(Error{.code = static_cast<ErrorCode>(code)}.message().find('_'), std::string::npos) << code;
 }
 
 TEST(Error, EveryCodeHasAName) {

@@ -5,6 +5,7 @@
 #include "os/error.h"
 
 #include <cerrno>
+#include <utility>
 
 namespace headrace::os {
 
@@ -16,6 +17,14 @@ Error system_error(std::string_view operation, std::string_view path, int errno_
   error.path = path;
   error.detail = remedy(errno_value);
   return error;
+}
+
+Status check_path(std::string_view operation, std::string_view path) {
+  const bool holds_zero = path.find('\0') != std::string_view::npos;
+  if (!path.empty() && !holds_zero) return {};
+  Error error = system_error(operation, path, holds_zero ? EINVAL : ENOENT);
+  error.detail = holds_zero ? "the path holds a zero byte" : "the path is empty";
+  return std::unexpected(std::move(error));
 }
 
 std::string_view remedy(int errno_value) noexcept {

@@ -114,11 +114,7 @@ int open_for_update(const char* path, bool& created) {
 Result<OpenedFile> FileSystem::open(const std::string& path, FileMode mode) {
   OpenedFile file;
   file.path = path;
-  if (path.find('\0') != std::string::npos) {
-    Error error = system_error("open", path, EINVAL);
-    error.detail = "the path holds a zero byte";
-    return std::unexpected(std::move(error));
-  }
+  if (Status usable = check_path("open", path); !usable) return std::unexpected(std::move(usable).error());
   int descriptor = -1;
   // O_NONBLOCK keeps the open of a FIFO without a partner from hanging; it is taken off again below.
   switch (mode) {

@@ -25,6 +25,17 @@ uint64_t size_of(const OpenedFile& file) {
   return static_cast<uint64_t>(status.st_size);
 }
 
+TEST(FileSystem, APathThatCannotNameAFileIsRefusedInWords) {
+  for (const FileMode mode : {FileMode::read, FileMode::update, FileMode::create}) {
+    const Error empty = file_system().open("", mode).error();
+    EXPECT_EQ(empty.errno_value, ENOENT);
+    EXPECT_EQ(empty.detail, "the path is empty");
+    const Error zero = file_system().open(std::string("a\0b", 3), mode).error();
+    EXPECT_EQ(zero.errno_value, EINVAL);
+    EXPECT_EQ(zero.detail, "the path holds a zero byte");
+  }
+}
+
 TEST(FileSystem, GrowGivesLengthAndNeverShrinks) {
   const TestFolder folder;
   const OpenedFile file = *file_system().open(folder.file("f"), FileMode::create);

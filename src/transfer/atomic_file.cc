@@ -174,8 +174,7 @@ class AtomicFile::Impl {
 };
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileOptions& options) {
-  if (path.empty() || path.find('\0') != std::string::npos)
-    return std::unexpected(os::system_error("replace", path, path.empty() ? ENOENT : EINVAL));
+  if (Status usable = os::check_path("replace", path); !usable) return std::unexpected(std::move(usable).error());
   os::FileSystem& system = os::file_system();
   Result<std::string> target = follow_links(path);
   if (target && !target->empty()) target = absolute(*std::move(target), path);

@@ -18,12 +18,8 @@
 namespace headrace::transfer {
 namespace {
 
-constexpr uint32_t kWorkersMax = 64;
 constexpr uint32_t kWorkersDefaultMax = 4;
-constexpr uint32_t kDepthMax = 4096;
 constexpr uint32_t kDepthDefault = 32;
-constexpr uint64_t kBlockBytesMin = 4 * base::kKiB;
-constexpr uint64_t kBlockBytesMax = base::kGiB;
 constexpr uint64_t kBlockBytesDefault = 4 * base::kMiB;
 constexpr uint64_t kStagedBlockBytesMax = 2 * base::kMiB;  // a huge page; larger ones let the disk wait longer
 constexpr uint64_t kStagingBytesDefault = 256 * base::kMiB;
@@ -47,22 +43,22 @@ Result<HandleFacts> settle(const HandleOptions& options) {
   HandleFacts facts;
   facts.workers = options.workers != 0 ? options.workers : std::min(processors(), kWorkersDefaultMax);
   if (facts.workers > kWorkersMax)
-    return invalid(fmt::format("workers is {}, at most {} are allowed", facts.workers, kWorkersMax));
+    return invalid(fmt::format("workers is {}; allowed: 1 to {}", facts.workers, kWorkersMax));
   facts.queue_depth = options.queue_depth != 0 ? options.queue_depth : kDepthDefault;
-  if (facts.queue_depth > kDepthMax)
-    return invalid(fmt::format("queue_depth is {}, at most {} per worker are allowed", facts.queue_depth, kDepthMax));
+  if (facts.queue_depth > kQueueDepthMax)
+    return invalid(fmt::format("queue_depth is {}; allowed: 1 to {}", facts.queue_depth, kQueueDepthMax));
   facts.block_bytes = options.block_bytes != 0 ? options.block_bytes : kBlockBytesDefault;
   if (facts.block_bytes < kBlockBytesMin || facts.block_bytes > kBlockBytesMax ||
       facts.block_bytes % kBlockBytesMin != 0) {
-    return invalid(fmt::format("block_bytes is {}, a multiple of {} from {} to {} is allowed", facts.block_bytes,
+    return invalid(fmt::format("block_bytes is {}; allowed: multiples of {} from {} to {}", facts.block_bytes,
                                kBlockBytesMin, kBlockBytesMin, kBlockBytesMax));
   }
-  if (options.requests_max == 0) return invalid("requests_max is 0, at least 1 is needed");
+  if (options.requests_max == 0) return invalid(fmt::format("requests_max is 0; allowed: 1 to {}", UINT32_MAX));
   facts.requests_max = options.requests_max;
   facts.staged_block_bytes = std::min(facts.block_bytes, kStagedBlockBytesMax);
   const uint64_t staging_max = options.staging_bytes != 0 ? options.staging_bytes : kStagingBytesDefault;
   if (staging_max < facts.workers * kBlockBytesMin) {
-    return invalid(fmt::format("staging_bytes is {}, at least {} are needed for {} workers", staging_max,
+    return invalid(fmt::format("staging_bytes is {}; allowed: {} or more with {} workers", staging_max,
                                facts.workers * kBlockBytesMin, facts.workers));
   }
   // A small staging limit makes the slots smaller before it makes them few.

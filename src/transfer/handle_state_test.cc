@@ -23,7 +23,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // --- options ---
 
-TEST(HandleState, OptionsOutOfRangeAreRefusedByName) {
+TEST(HandleState, OptionsOutOfRangeAreRefusedByNameValueAndRange) {
   SimDisk disk;
   const std::array candidates = {EngineCandidate{.kind = EngineKind::posix, .factory = disk.factory()}};
   const auto refusal = [&](const HandleOptions& options) {
@@ -31,13 +31,15 @@ TEST(HandleState, OptionsOutOfRangeAreRefusedByName) {
     if (made) (*made)->close(std::nullopt).value();
     return made ? std::string() : made.error().detail;
   };
-  EXPECT_NE(refusal({.workers = 65}).find("workers"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 1, .block_bytes = 4095}).find("block_bytes"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 1, .block_bytes = 4097}).find("block_bytes"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 1, .block_bytes = (1 << 30) + 4096}).find("block_bytes"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 1, .queue_depth = 4097}).find("queue_depth"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 2, .staging_bytes = 4096}).find("staging_bytes"), std::string::npos);
-  EXPECT_NE(refusal({.workers = 1, .requests_max = 0}).find("requests_max"), std::string::npos);
+  const std::string blocks = "; allowed: multiples of 4096 from 4096 to 1073741824";
+  EXPECT_EQ(refusal({.workers = 65}), "workers is 65; allowed: 1 to 64");
+  EXPECT_EQ(refusal({.workers = 1, .block_bytes = 4095}), "block_bytes is 4095" + blocks);
+  EXPECT_EQ(refusal({.workers = 1, .block_bytes = 4097}), "block_bytes is 4097" + blocks);
+  EXPECT_EQ(refusal({.workers = 1, .block_bytes = (1 << 30) + 4096}), "block_bytes is 1073745920" + blocks);
+  EXPECT_EQ(refusal({.workers = 1, .queue_depth = 4097}), "queue_depth is 4097; allowed: 1 to 4096");
+  EXPECT_EQ(refusal({.workers = 2, .staging_bytes = 4096}),
+            "staging_bytes is 4096; allowed: 8192 or more with 2 workers");
+  EXPECT_EQ(refusal({.workers = 1, .requests_max = 0}), "requests_max is 0; allowed: 1 to 4294967295");
   EXPECT_EQ(refusal({.workers = 2, .staging_bytes = 8192}), "");
 }
 

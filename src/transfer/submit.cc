@@ -160,7 +160,7 @@ Result<HandleState::Prepared> HandleState::begin_request(plan::Direction directi
   if (priority < kPriorityMin || priority > kPriorityMax) {
     return std::unexpected(
         refused(setup, ErrorCode::invalid_argument, EINVAL,
-                fmt::format("priority is {}, {} to {} is allowed", priority, kPriorityMin, kPriorityMax)));
+                fmt::format("priority is {}; allowed: {} to {}", priority, kPriorityMin, kPriorityMax)));
   }
   return prepared;
 }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/crc32.h"
 #include "os/error.h"
 #include "os/futex.h"
@@ -37,6 +39,17 @@ constexpr ReasonText kReasonTexts[] = {
     {kReasonNoRegistration, "not registered: the engine has no registered memory"},
     {kReasonHelperThreads, "buffered parts by pread and pwrite on helper threads"},
 };
+
+// `at_bytes`: where the file gave nothing more.
+std::string end_of_file_detail(OpenFile& file, uint64_t at_bytes) {
+  std::string end = fmt::format("the file ended at offset {}", at_bytes);
+  if (file.has_length()) {
+    const Result<uint64_t> size = file.system().size_bytes(file.descriptor(), file.path());
+    // One that is longer by now has grown since.
+    if (size && *size <= at_bytes) end = fmt::format("the file has {} bytes", *size);
+  }
+  return end + "; read less, or take what there is with partial=True (C++: EndOfFile::is_a_count)";
+}
 
 }  // namespace
 
@@ -129,6 +142,7 @@ void TransferState::finish() {
         error_.operation = setup_.direction == plan::Direction::read ? "read" : "write";
         moved = 0;
       }
+      if (error_.code == ErrorCode::end_of_file) error_.detail = end_of_file_detail(*setup_.file, failed_at_bytes_);
       error_.path = setup_.file->path();
       error_.offset_bytes = setup_.offset_bytes;
       error_.length_bytes = setup_.length_bytes;

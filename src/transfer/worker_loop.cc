@@ -423,9 +423,6 @@ void WorkerLoop::finish(uint32_t index, uint64_t good_end, ErrorCode code, int e
           code == ErrorCode::unavailable
               ? "registered=required, but the kernel refused to register the memory; raise the locked-memory limit "
                 "(ulimit -l), or allow registered=auto"
-          : code == ErrorCode::end_of_file
-              ? fmt::format("the file ends at offset {} or before; read less, or ask for a count with partial",
-                            piece.begin + good)
               : std::string());
       uint64_t first_dropped = 0;
       resolved += owner->drop_unsent(first_dropped);

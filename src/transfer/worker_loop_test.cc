@@ -208,6 +208,9 @@ TEST(WorkerLoop, EndOfFileGivesTheBytesBeforeItToEachTransfer) {
       EXPECT_EQ(failed.error().code, ErrorCode::end_of_file);
       EXPECT_EQ(failed.error().errno_value, 0);
       EXPECT_EQ(failed.error().transferred_bytes, there);
+      const std::string length = fmt::format("the file has {} bytes; ", file_bytes);
+      EXPECT_TRUE(failed.error().detail.starts_with(length)) << failed.error().detail;
+      EXPECT_NE(failed.error().detail.find("partial=True"), std::string::npos) << failed.error().detail;
       EXPECT_TRUE(holds_pattern(target.data(), there, offset));
       const Result<uint64_t> counted = world.handle
                                            .read(file, {.offset_bytes = offset,

@@ -28,7 +28,7 @@ def count(name: str, value: object, minimum: int) -> int:
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
     if not minimum <= number <= INT64_MAX:
-        raise ValueError(f"{name} must be from {minimum} to 2**63 - 1, not {number}")
+        raise ValueError(f"{name} is {number}; allowed: {minimum} to 2**63 - 1")
     return number
 
 
