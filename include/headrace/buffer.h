@@ -27,6 +27,9 @@ struct BufferOptions {
   PageKind pages = PageKind::transparent;
   // Lock pages as they are touched (mlock2 with MLOCK_ONFAULT). A refusal is not an error: `locked()` tells.
   enum class Lock : uint8_t { if_allowed, never } lock = Lock::if_allowed;
+  // Register with the ring of a handle that uses it, which pins the pages until the Buffer dies: for memory that is used
+  // again and again. `never`: for memory that is filled once and then belongs to somebody else.
+  enum class Register : uint8_t { when_used, never } registration = Register::when_used;
 };
 
 namespace memory {

@@ -6,6 +6,7 @@
 
 #include <headrace/atomic_file.h>
 #include <headrace/buffer.h>
+#include <headrace/checkpoint.h>
 #include <headrace/device.h>
 #include <headrace/engine_info.h>
 #include <headrace/error.h>

@@ -30,7 +30,7 @@ Result<std::shared_ptr<BufferStorage>> BufferStorage::create(uint64_t bytes, con
   Result<os::Mapping> mapping = os::Mapping::create(bytes, options.pages, os::ForkPolicy::inherit);
   if (!mapping) return std::unexpected(std::move(mapping).error());
   const bool locked = options.lock == BufferOptions::Lock::if_allowed && mapping->lock();
-  auto storage = std::make_shared<BufferStorage>(*std::move(mapping), bytes, locked,
+  auto storage = std::make_shared<BufferStorage>(*std::move(mapping), bytes, locked, options.registration,
                                                  next_buffer_id.fetch_add(1, std::memory_order_relaxed));
   if (bytes != 0) {
     Index& index = index_of_this_process.get();
@@ -41,8 +41,9 @@ Result<std::shared_ptr<BufferStorage>> BufferStorage::create(uint64_t bytes, con
   return storage;
 }
 
-BufferStorage::BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, uint64_t id) noexcept
-    : mapping_(std::move(mapping)), bytes_(bytes), locked_(locked), id_(id) {}
+BufferStorage::BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, BufferOptions::Register registration,
+                             uint64_t id) noexcept
+    : mapping_(std::move(mapping)), bytes_(bytes), locked_(locked), registration_(registration), id_(id) {}
 
 BufferStorage::~BufferStorage() {
   if (bytes_ == 0 || process_ != os::process_id()) return;

@@ -30,7 +30,8 @@ class BufferStorage {
   [[nodiscard]] static Result<std::shared_ptr<BufferStorage>> create(uint64_t bytes, const BufferOptions& options);
 
   // Use create(): a storage made otherwise cannot be found.
-  BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, uint64_t id) noexcept;
+  BufferStorage(os::Mapping mapping, uint64_t bytes, bool locked, BufferOptions::Register registration,
+                uint64_t id) noexcept;
   ~BufferStorage();
   BufferStorage(const BufferStorage&) = delete;
   BufferStorage& operator=(const BufferStorage&) = delete;
@@ -39,6 +40,7 @@ class BufferStorage {
   [[nodiscard]] uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] uint64_t mapped_bytes() const noexcept { return mapping_.bytes(); }
   [[nodiscard]] bool locked() const noexcept { return locked_; }
+  [[nodiscard]] BufferOptions::Register registration() const noexcept { return registration_; }
   [[nodiscard]] uint64_t id() const noexcept { return id_; }
   [[nodiscard]] PageKind pages() const noexcept { return mapping_.pages(); }
   [[nodiscard]] uint64_t huge_bytes() const { return mapping_.huge_bytes(); }
@@ -50,6 +52,7 @@ class BufferStorage {
   os::Mapping mapping_;
   uint64_t bytes_;  // as asked for; the mapping is rounded up
   bool locked_;
+  BufferOptions::Register registration_;
   uint64_t id_;
   pid_t process_ = os::process_id();
   std::mutex mutex_;

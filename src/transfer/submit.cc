@@ -76,7 +76,8 @@ Status HandleState::add_region(Prepared& prepared, Region region, CopyMode copy)
   part.end = begin + region.bytes;
   part.data = region.data;
   if (std::shared_ptr<memory::BufferStorage> buffer = memory::find_buffer(region.data, region.bytes)) {
-    part.buffer_id = buffer->id();
+    const bool registrable = buffer->registration() == BufferOptions::Register::when_used;
+    if (registrable || options_.registered == Ladder::required) part.buffer_id = buffer->id();
     part.buffer_data = buffer->data();
     part.buffer_bytes = buffer->mapped_bytes();
     const bool huge = buffer->pages() != PageKind::small;

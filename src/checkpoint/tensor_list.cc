@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a pickle's graph to the tensors in it: names, element types, shapes, and which bytes of which storage they view.
+// Any thread: pure functions of an opened file.
+// Owns nothing.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "checkpoint/checkpoint_file.h"
+#include "format/format_error.h"
+
+namespace headrace::checkpoint {
+namespace {
+
+constexpr const char* kReading = "read torch file";
+constexpr size_t kDimensionsMax = 64;  // as torch
+constexpr size_t kNameBytesMax = 4096;
+
+std::string_view name_of(const Pickle& pickle, PickleNode node) {
+  const std::optional<uint32_t> global = pickle.global(node);
+  return global ? std::string_view(pickle.globals()[*global].qualified_name) : std::string_view();
+}
+
+class Lister {
+ public:
+  explicit Lister(const CheckpointFile::Impl& file) : file_(file), pickle_(*file.pickle), seen_(pickle_.node_count()) {}
+
+  Result<std::vector<StoredTensor>> run() {
+    visit({}, pickle_.root());
+    while (!waiting_.empty() && !error_) {
+      const Container next = std::move(waiting_.back());
+      waiting_.pop_back();
+      look_into(next);
+    }
+    if (error_) return std::unexpected(*std::move(error_));
+    // Found last first; in the order of the pickle for people.
+    std::ranges::stable_sort(tensors_, {}, &Found::node);
+    std::vector<StoredTensor> all;
+    all.reserve(tensors_.size());
+    for (Found& found : tensors_)
+      all.push_back(std::move(found.tensor));
+    return all;
+  }
+
+ private:
+  struct Container {
+    std::string name;
+    PickleNode node = 0;
+  };
+  struct Found {
+    PickleNode node = 0;
+    StoredTensor tensor;
+  };
+
+  static std::string join(const std::string& prefix, std::string_view name) {
+    std::string joined = prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name);
+    if (joined.size() > kNameBytesMax) joined.resize(kNameBytesMax);
+    return joined;
+  }
+
+  bool is_dict(PickleNode node) const {
+    return pickle_.kind(node) == PickleKind::dict ||
+           (pickle_.kind(node) == PickleKind::call &&
+            (pickle_.role(node) == PickleRole::ordered_dict || pickle_.role(node) == PickleRole::counter));
+  }
+
+  void visit(std::string name, PickleNode node) {
+    const PickleKind kind = pickle_.kind(node);
+    const bool container = is_dict(node) || kind == PickleKind::list || kind == PickleKind::tuple;
+    if (container) {
+      if (seen_[node]) return;
+      seen_[node] = true;
+      waiting_.push_back({std::move(name), node});
+    } else if (kind == PickleKind::call) {
+      find_tensor(std::move(name), node);
+    }
+  }
+
+  void look_into(const Container& container) {
+    if (is_dict(container.node)) {
+      for (const PickleEntry& entry : pickle_.entries(container.node)) {
+        if (const std::optional<std::string_view> text = pickle_.text(entry.key)) {
+          visit(join(container.name, *text), entry.value);
+        } else if (const std::optional<int64_t> number = pickle_.integer(entry.key)) {
+          visit(join(container.name, fmt::format("{}", *number)), entry.value);
+        }
+      }
+      return;
+    }
+    const std::vector<PickleNode> appended = pickle_.appended(container.node);
+    const std::span<const PickleNode> items =
+        pickle_.kind(container.node) == PickleKind::list ? std::span(appended) : pickle_.tuple_items(container.node);
+    for (size_t i = 0; i < items.size() && !error_; ++i)
+      visit(join(container.name, fmt::format("{}", i)), items[i]);
+  }
+
+  // Through parameters and subclasses to the call that views a storage.
+  void find_tensor(std::string name, PickleNode node) {
+    constexpr int kWrappersMax = 8;
+    std::optional<PickleCall> call = pickle_.call(node);
+    std::optional<bool> requires_grad;
+    for (int i = 0; i < kWrappersMax && call; ++i) {
+      const std::string_view callee = name_of(pickle_, call->callee);
+      std::span<const PickleNode> arguments = pickle_.tuple_items(call->arguments);
+      if (callee == "torch._utils._rebuild_parameter" || callee == "torch._utils._rebuild_parameter_with_state") {
+        if (arguments.size() < 2) return;
+        requires_grad = pickle_.boolean(arguments[1]);
+        call = pickle_.call(arguments[0]);
+      } else if (callee == "torch._tensor._rebuild_from_type_v2") {
+        if (arguments.size() < 3) return;
+        call = PickleCall{.callee = arguments[0], .arguments = arguments[2]};
+      } else {
+        add_tensor(std::move(name), node, callee, arguments, requires_grad);
+        return;
+      }
+    }
+  }
+
+  void add_tensor(std::string name, PickleNode node, std::string_view callee, std::span<const PickleNode> arguments,
+                  std::optional<bool> requires_grad) {
+    const bool v2 = callee == "torch._utils._rebuild_tensor_v2" || callee == "torch._utils._rebuild_tensor" ||
+                    callee == "torch._utils._rebuild_qtensor";
+    const bool v3 = callee == "torch._utils._rebuild_tensor_v3";
+    if (!v2 && !v3) return;
+    const auto wrong = [&](std::string_view what) {
+      error_ = format::corrupt(kReading, pickle_.offset_bytes(node),
+                               fmt::format("tensor {}: {}", format::quote_name(name), what))
+                   .error();
+    };
+    if (arguments.size() < 4 || (v3 && arguments.size() < 7)) return wrong("too few arguments");
+    const std::optional<PickleStorage> storage = pickle_.storage(arguments[0]);
+    const std::optional<int64_t> offset = pickle_.integer(arguments[1]);
+    const std::optional<std::vector<int64_t>> shape = integers(arguments[2]);
+    const std::optional<std::vector<int64_t>> strides = integers(arguments[3]);
+    if (!storage || !offset || !shape || !strides || shape->size() != strides->size() || *offset < 0)
+      return wrong("its arguments are not a storage, an offset, a shape and strides");
+    std::optional<DType> dtype = storage_dtype(pickle_, *storage);
+    if (v3) {
+      std::string_view said = name_of(pickle_, arguments[6]);
+      if (said.starts_with("torch.")) said.remove_prefix(6);
+      dtype = dtype_from_name(said);
+    } else if (!dtype) {
+      dtype = DType::uint8;
+    }
+    if (!dtype) return;  // an element type of a newer torch: not for us to name
+    StoredTensor tensor;
+    const auto found = std::ranges::lower_bound(file_.storages, storage->key, {},
+                                                [](const StoredBytes& one) { return std::string_view(one.key); });
+    if (found == file_.storages.end() || found->key != storage->key) return wrong("its storage is not in the file");
+    tensor.storage = static_cast<uint32_t>(found - file_.storages.begin());
+    const uint64_t element_bytes = dtype_facts(*dtype).torch_bytes;
+    const std::optional<uint64_t> extent = elements_from_the_first(*shape, *strides);
+    if (!extent) return wrong("its shape or strides are negative or larger than memory");
+    const auto first = static_cast<uint64_t>(*offset);
+    if (*extent != 0 && (first > found->bytes / element_bytes || *extent > found->bytes / element_bytes - first))
+      return wrong(
+          fmt::format("it views {} elements from the {}th of a storage of {} bytes", *extent, first, found->bytes));
+    tensor.name = std::move(name);
+    tensor.dtype = *dtype;
+    tensor.shape.assign(shape->begin(), shape->end());
+    tensor.strides = *strides;
+    tensor.storage_offset_bytes = *extent != 0 ? first * element_bytes : 0;
+    tensor.contiguous = is_row_major(*shape, *strides);
+    uint64_t count = *extent == 0 ? 0 : 1;
+    for (const int64_t size : *shape) {
+      // A tensor of strides 0 may have more elements than its storage.
+      if (__builtin_mul_overflow(count, static_cast<uint64_t>(size), &count)) return wrong("it is larger than memory");
+    }
+    if (__builtin_mul_overflow(count, element_bytes, &tensor.bytes)) return wrong("it is larger than memory");
+    if (!requires_grad && arguments.size() > 4) requires_grad = pickle_.boolean(arguments[4]);
+    tensor.requires_grad = requires_grad.value_or(false);
+    tensors_.push_back({node, std::move(tensor)});
+  }
+
+  // Of a tuple, or of torch.Size of one.
+  std::optional<std::vector<int64_t>> integers(PickleNode node) const {
+    if (const std::optional<PickleCall> call = pickle_.call(node)) {
+      const std::span<const PickleNode> arguments = pickle_.tuple_items(call->arguments);
+      if (name_of(pickle_, call->callee) != "torch.Size" || arguments.size() != 1) return std::nullopt;
+      node = arguments[0];
+    }
+    if (pickle_.kind(node) != PickleKind::tuple) return std::nullopt;
+    const std::span<const PickleNode> items = pickle_.tuple_items(node);
+    if (items.size() > kDimensionsMax) return std::nullopt;
+    std::vector<int64_t> numbers;
+    for (const PickleNode item : items) {
+      const std::optional<int64_t> number = pickle_.integer(item);
+      if (!number) return std::nullopt;
+      numbers.push_back(*number);
+    }
+    return numbers;
+  }
+
+  // How many elements of the storage lie between the first and the last of the tensor, both included.
+  static std::optional<uint64_t> elements_from_the_first(std::span<const int64_t> shape,
+                                                         std::span<const int64_t> strides) {
+    int64_t last = 0;
+    bool empty = false;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] < 0 || strides[i] < 0) return std::nullopt;
+      empty |= shape[i] == 0;
+      int64_t reach = 0;
+      if (shape[i] > 0 && (__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) ||
+                           __builtin_add_overflow(last, reach, &last) || last == std::numeric_limits<int64_t>::max()))
+        return std::nullopt;
+    }
+    return empty ? 0 : static_cast<uint64_t>(last) + 1;
+  }
+
+  static bool is_row_major(std::span<const int64_t> shape, std::span<const int64_t> strides) {
+    if (std::ranges::any_of(shape, [](int64_t size) { return size == 0; })) return true;
+    int64_t expected = 1;
+    for (size_t i = shape.size(); i-- > 0;) {
+      if (shape[i] == 1) continue;
+      if (strides[i] != expected || __builtin_mul_overflow(expected, shape[i], &expected)) return false;
+    }
+    return true;
+  }
+
+  const CheckpointFile::Impl& file_;
+  const Pickle& pickle_;
+  std::vector<bool> seen_;  // containers
+  std::vector<Container> waiting_;
+  std::vector<Found> tensors_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+std::optional<DType> storage_dtype(const Pickle& pickle, const PickleStorage& storage) {
+  std::string_view name = name_of(pickle, storage.type);
+  if (const size_t dot = name.rfind('.'); dot != std::string_view::npos) name.remove_prefix(dot + 1);
+  return dtype_from_torch_storage(name);
+}
+
+std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage& storage) {
+  const std::optional<DType> dtype = storage_dtype(pickle, storage);
+  uint64_t element_bytes = 1;
+  if (dtype) {
+    element_bytes = dtype_facts(*dtype).torch_bytes;
+  } else if (!name_of(pickle, storage.type).ends_with("UntypedStorage")) {
+    return std::nullopt;
+  }
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(storage.numel, element_bytes, &bytes)) return std::nullopt;
+  return bytes;
+}
+
+Result<std::vector<StoredTensor>> list_tensors(const CheckpointFile::Impl& file) { return Lister(file).run(); }
+
+}  // namespace headrace::checkpoint
