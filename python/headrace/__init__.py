@@ -29,6 +29,7 @@ from ._errors import (
     DirectoryError,
     EndOfFileError,
     ExistsError,
+    FormatError,
     InvalidRequestError,
     LimitError,
     NotDirectoryError,
@@ -52,10 +53,13 @@ if TYPE_CHECKING:
 
     from . import numpy as numpy
     from . import torch as torch
+    from ._load import load as load
+    from ._open import open as open
     from ._save import save as save
 
 __all__ = [
     "save",
+    "load",
     "Handle",
     "Transfer",
     "File",
@@ -77,6 +81,7 @@ __all__ = [
     "DirectoryError",
     "NotDirectoryError",
     "ExistsError",
+    "FormatError",
     "InvalidRequestError",
     "UnavailableError",
     "LimitError",
@@ -86,7 +91,7 @@ __all__ = [
 ]
 
 _LAZY_MODULES = ("torch", "numpy", "demo", "deepnvme", "integrations")
-_LAZY_FUNCTIONS = {"save": "_save"}
+_LAZY_FUNCTIONS = {"save": "_save", "load": "_load", "open": "_open"}
 
 
 def __getattr__(name: str) -> ModuleType | object:

@@ -70,6 +70,10 @@ class AbortedError(TransferError):
     """abort() stopped the transfer; ``transferred`` bytes were moved before."""
 
 
+class FormatError(TransferError, ValueError):
+    """The contents of a file break the rules of its format, at byte ``offset``: damaged, cut short, or hostile."""
+
+
 class ClosedError(TransferError, ValueError):
     """The handle or file is closed, or belongs to the process that forked this one."""
 
@@ -90,6 +94,7 @@ _BY_CODE: dict[str, type[TransferError]] = {
     "unavailable": UnavailableError,
     "limit_reached": LimitError,
     "closed": ClosedError,
+    "corrupt": FormatError,
 }
 
 

@@ -4,12 +4,16 @@
 // Owners as checkpoint.h says.
 #include "checkpoint.h"
 
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <headrace/checkpoint.h>
@@ -19,6 +23,7 @@
 #include "handle_object.h"
 #include "interpreter.h"
 #include "options.h"
+#include "pickle_replay.h"
 
 namespace headrace::python {
 
@@ -27,12 +32,8 @@ namespace {
 // Address and length in bytes.
 using Memory = std::pair<uintptr_t, uint64_t>;
 
-std::vector<ConstRegion> regions_of(const std::vector<Memory>& memories) {
-  std::vector<ConstRegion> regions;
-  regions.reserve(memories.size());
-  for (const auto& [address, bytes] : memories)
-    regions.push_back({reinterpret_cast<const std::byte*>(address), bytes, {}});
-  return regions;
+ConstRegion region_of(const Memory& memory) {
+  return {reinterpret_cast<const std::byte*>(memory.first), memory.second, {}};
 }
 
 SaveOptions save_options(const std::string& durability) {
@@ -42,18 +43,201 @@ SaveOptions save_options(const std::string& durability) {
   return options;
 }
 
+template <class Save>
+uint64_t save(nb::handle path, Save&& save_to) {
+  const std::string bytes = path_bytes(path);
+  const Result<uint64_t> saved = without_gil([&] { return save_to(bytes); });
+  if (!saved) raise(saved.error(), path);
+  return *saved;
+}
+
 uint64_t save_torch_zip_file(HandleObject& self, nb::handle path, nb::bytes pickle, const std::vector<Memory>& storages,
                              const std::string& durability, uint32_t alignment_bytes) {
   Handle& handle = self.open_handle();
-  const std::string bytes = path_bytes(path);
-  const std::vector<ConstRegion> regions = regions_of(storages);
+  std::vector<ConstRegion> regions;
+  regions.reserve(storages.size());
+  for (const Memory& memory : storages)
+    regions.push_back(region_of(memory));
   SaveOptions options = save_options(durability);
   options.alignment_bytes = alignment_bytes;
-  const Result<uint64_t> saved = without_gil([&] {
-    return save_torch_zip(handle, bytes, {.pickle = {pickle.c_str(), pickle.size()}, .storages = regions}, options);
-  });
-  if (!saved) raise(saved.error(), path);
-  return *saved;
+  const TorchArchive archive = {.pickle = {pickle.c_str(), pickle.size()}, .storages = regions};
+  return save(path, [&](const std::string& to) { return save_torch_zip(handle, to, archive, options); });
+}
+
+// Key, element count, address, bytes.
+using LegacyStorage = std::tuple<std::string, uint64_t, uintptr_t, uint64_t>;
+
+uint64_t save_torch_legacy_file(HandleObject& self, nb::handle path, nb::bytes pickle,
+                                const std::vector<LegacyStorage>& storages, const std::string& durability) {
+  Handle& handle = self.open_handle();
+  std::vector<TorchLegacyStorage> all;
+  all.reserve(storages.size());
+  for (const auto& [key, count, address, bytes] : storages)
+    all.push_back({.key = key, .element_count = count, .data = region_of({address, bytes})});
+  const SaveOptions options = save_options(durability);
+  const std::string_view text(pickle.c_str(), pickle.size());
+  return save(path, [&](const std::string& to) { return save_torch_legacy(handle, to, text, all, options); });
+}
+
+// Name, element type, shape as safetensors counts it, address, bytes.
+using Tensor = std::tuple<std::string, std::string, std::vector<uint64_t>, uintptr_t, uint64_t>;
+
+DType parse_dtype(const std::string& name) {
+  const std::optional<DType> dtype = dtype_from_name(name);
+  if (!dtype) refuse(PyExc_ValueError, "no element type is called '%s'", name.c_str());
+  return *dtype;
+}
+
+uint64_t save_safetensors_file(HandleObject& self, nb::handle path, const std::vector<Tensor>& tensors,
+                               const std::optional<Metadata>& metadata, const std::string& durability) {
+  Handle& handle = self.open_handle();
+  std::vector<NamedTensor> all;
+  all.reserve(tensors.size());
+  for (const auto& [name, dtype, shape, address, bytes] : tensors)
+    all.push_back({.name = name, .dtype = parse_dtype(dtype), .shape = shape, .data = region_of({address, bytes})});
+  const SaveOptions options = save_options(durability);
+  return save(path, [&](const std::string& to) { return save_safetensors(handle, to, all, metadata, options); });
+}
+
+Verify parse_verify(const std::string& word) {
+  if (word == "auto") return Verify::automatic;
+  if (word == "require") return Verify::require;
+  if (word == "off") return Verify::off;
+  refuse(PyExc_ValueError, "verify must be one of 'auto', 'require', 'off', not '%s'", word.c_str());
+}
+
+LoadOptions load_options(const std::string& verify) {
+  LoadOptions options;
+  options.verify = parse_verify(verify);
+  options.interrupted = &signal_handler_raised;
+  return options;
+}
+
+// A CheckpointFile with the name that Python gave it.
+struct CheckpointObject {
+  CheckpointFile file;
+  nb::object name;
+};
+
+void construct(CheckpointObject* self, HandleObject& handle_object, nb::handle path, const std::string& verify) {
+  Handle& handle = handle_object.open_handle();
+  const std::string bytes = path_bytes(path);
+  const LoadOptions options = load_options(verify);
+  Result<CheckpointFile> file = without_gil([&] { return CheckpointFile::open(handle, bytes, options); });
+  if (!file) raise(file.error(), path);
+  new (self) CheckpointObject{*std::move(file), nb::borrow(path)};
+}
+
+nb::object text_or_none(std::string_view text) {
+  return text.empty() ? nb::none() : nb::object(nb::str(text.data(), text.size()));
+}
+
+// (key, offset, bytes, crc32 or None, dtype or None, location or None). Type and location are those of the first
+// persistent id that names the storage, which is the one that torch.load makes it from.
+nb::list storages_of(const CheckpointObject& self) {
+  struct First {
+    std::string_view dtype;
+    std::string_view location;
+    bool seen = false;
+  };
+  const std::span<const StoredBytes> storages = self.file.storages();
+  std::vector<First> first(storages.size());
+  if (const Pickle* pickle = self.file.pickle()) {
+    for (PickleNode node = 0; node < pickle->node_count(); ++node) {
+      const std::optional<PickleStorage> id = pickle->storage(node);
+      if (!id) continue;
+      const std::optional<uint32_t> storage = self.file.find_storage(id->key);
+      if (!storage || first[*storage].seen) continue;
+      first[*storage] = {.dtype = {}, .location = id->location, .seen = true};
+      std::string_view kind = pickle->globals()[*pickle->global(id->type)].name();
+      if (const std::optional<DType> dtype = dtype_from_torch_storage(kind))
+        first[*storage].dtype = dtype_facts(*dtype).name;
+    }
+  }
+  nb::list all;
+  for (size_t i = 0; i < storages.size(); ++i) {
+    const StoredBytes& one = storages[i];
+    const nb::object sum = one.crc32 ? nb::object(nb::int_(*one.crc32)) : nb::none();
+    all.append(nb::make_tuple(nb::str(one.key.data(), one.key.size()), one.offset_bytes, one.bytes, sum,
+                              text_or_none(first[i].dtype), text_or_none(first[i].location)));
+  }
+  return all;
+}
+
+// (name, dtype, shape, strides, storage, offset in it in bytes, bytes, contiguous, requires_grad)
+nb::list tensors_of(const CheckpointObject& self) {
+  nb::list all;
+  for (const StoredTensor& one : self.file.tensors()) {
+    const std::string_view dtype = dtype_facts(one.dtype).name;
+    PyObject* name = PyUnicode_DecodeUTF8(one.name.data(), static_cast<Py_ssize_t>(one.name.size()), "surrogatepass");
+    if (name == nullptr) {
+      PyErr_Clear();
+      name = PyUnicode_DecodeUTF8(one.name.data(), static_cast<Py_ssize_t>(one.name.size()), "replace");
+    }
+    if (name == nullptr) throw nb::python_error();
+    all.append(nb::make_tuple(nb::steal(name), nb::str(dtype.data(), dtype.size()), one.shape, one.strides, one.storage,
+                              one.storage_offset_bytes, one.bytes, one.contiguous, one.requires_grad));
+  }
+  return all;
+}
+
+nb::object metadata_of(const CheckpointObject& self) {
+  if (!self.file.metadata()) return nb::none();
+  nb::dict all;
+  for (const auto& [key, value] : *self.file.metadata())
+    all[nb::str(key.data(), key.size())] = nb::str(value.data(), value.size());
+  return all;
+}
+
+nb::list globals_of(const CheckpointObject& self, bool known) {
+  nb::list all;
+  if (const Pickle* pickle = self.file.pickle()) {
+    for (const PickleGlobal& global : pickle->globals()) {
+      if (global.known() == known) all.append(nb::str(global.qualified_name.data(), global.qualified_name.size()));
+    }
+  }
+  return all;
+}
+
+// The storages asked for: (memory, offset in it, bytes) each, and the memories.
+nb::tuple load_storages(const CheckpointObject& self, HandleObject& handle_object, const std::vector<uint32_t>& wanted,
+                        const std::string& verify) {
+  Handle& handle = handle_object.open_handle();
+  const LoadOptions options = load_options(verify);
+  Result<LoadedStorages> loaded = without_gil([&] { return self.file.load(handle, wanted, options); });
+  if (!loaded) raise(loaded.error(), self.name);
+  nb::list places;
+  for (const LoadedBytes& one : loaded->storages) {
+    const uint64_t offset = one.bytes == 0 ? 0 : static_cast<uint64_t>(one.data - loaded->memory[one.memory].data());
+    places.append(nb::make_tuple(one.memory, offset, one.bytes));
+  }
+  nb::list memory;
+  for (Buffer& buffer : loaded->memory)
+    memory.append(nb::cast(std::move(buffer)));
+  return nb::make_tuple(places, memory);
+}
+
+// Storage, offset in it, address, bytes.
+using Read = std::tuple<uint32_t, uint64_t, uintptr_t, uint64_t>;
+
+void read_storages(const CheckpointObject& self, HandleObject& handle_object, const std::vector<Read>& wanted,
+                   const std::string& verify) {
+  Handle& handle = handle_object.open_handle();
+  const LoadOptions options = load_options(verify);
+  std::vector<StorageRead> reads;
+  reads.reserve(wanted.size());
+  for (const auto& [storage, offset, address, bytes] : wanted)
+    reads.push_back(
+        {.storage = storage, .offset_bytes = offset, .target = {reinterpret_cast<std::byte*>(address), bytes, {}}});
+  const Status done = without_gil([&] { return self.file.read(handle, reads, options); });
+  if (!done) raise(done.error(), self.name);
+}
+
+nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storages, nb::object build) {
+  const Pickle* pickle = self.file.pickle();
+  if (pickle == nullptr) refuse(PyExc_ValueError, "this file has no pickle");
+  const auto storage_of = [&](std::string_view key) -> nb::object { return storages[*self.file.find_storage(key)]; };
+  return replay_pickle(*pickle, table, storage_of, build, self.name);
 }
 
 }  // namespace
@@ -64,6 +248,50 @@ void bind_checkpoint(nb::module_& module) {
              nb::sig("def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: "
                      "list[tuple[int, int]], durability: str, alignment_bytes: int) -> int"),
              "Writes a zip container of torch.save; storages by address and length. The length of the file.");
+  module.def("save_torch_legacy", &save_torch_legacy_file, nb::arg("handle"), nb::arg("path"), nb::arg("pickle"),
+             nb::arg("storages"), nb::arg("durability"),
+             nb::sig("def save_torch_legacy(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: "
+                     "list[tuple[str, int, int, int]], durability: str) -> int"),
+             "Writes torch's legacy container; storages by key, element count, address and length.");
+  module.def("save_safetensors", &save_safetensors_file, nb::arg("handle"), nb::arg("path"), nb::arg("tensors"),
+             nb::arg("metadata").none(), nb::arg("durability"),
+             nb::sig("def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, "
+                     "list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int"),
+             "Writes a safetensors file; tensors by name, dtype, shape, address and length.");
+  nb::class_<CheckpointObject>(module, "CheckpointFile", "A checkpoint file opened for reading: see headrace.open.")
+      .def("__init__", &construct, nb::arg("handle"), nb::arg("path"), nb::arg("verify") = "auto",
+           nb::sig("def __init__(self, handle: Handle, path: headrace._types.Path, verify: str = \"auto\") -> None"))
+      .def_prop_ro(
+          "name", [](const CheckpointObject& self) { return self.name; },
+          nb::sig("def name(self) -> headrace._types.Path"))
+      .def_prop_ro("format",
+                   [](const CheckpointObject& self) { return std::string(checkpoint_format_name(self.file.format())); })
+      .def_prop_ro("file_bytes", [](const CheckpointObject& self) { return self.file.file_bytes(); })
+      .def_prop_ro("little_endian", [](const CheckpointObject& self) { return self.file.little_endian(); })
+      .def_prop_ro("metadata", &metadata_of, nb::sig("def metadata(self) -> dict[str, str] | None"))
+      .def_prop_ro("pickle",
+                   [](const CheckpointObject& self) {
+                     const std::string_view bytes = self.file.pickle_bytes();
+                     return nb::bytes(bytes.data(), bytes.size());
+                   })
+      .def("storages", &storages_of,
+           nb::sig("def storages(self) -> list[tuple[str, int, int, int | None, str | None, str | None]]"),
+           "(key, offset, bytes, crc32, dtype, location) each.")
+      .def("tensors", &tensors_of,
+           nb::sig("def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool]]"),
+           "(name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad) each.")
+      .def("globals", &globals_of, nb::arg("known"), nb::sig("def globals(self, known: bool) -> list[str]"),
+           "The names that the pickle refers to: those that weights_only admits, or the others.")
+      .def("load", &load_storages, nb::arg("handle"), nb::arg("storages"), nb::arg("verify"),
+           nb::sig("def load(self, handle: Handle, storages: list[int], verify: str) -> tuple[list[tuple[int, int, "
+                   "int]], list[Buffer]]"),
+           "Whole storages into new memory: (index of the memory, offset in it, bytes) each, and the memories.")
+      .def("read", &read_storages, nb::arg("handle"), nb::arg("reads"), nb::arg("verify"),
+           nb::sig("def read(self, handle: Handle, reads: list[tuple[int, int, int, int]], verify: str) -> None"),
+           "Ranges of storages into memory: (storage, offset in it, address, bytes) each.")
+      .def("replay", &replay, nb::arg("table"), nb::arg("storages"), nb::arg("build"),
+           nb::sig("def replay(self, table: dict[str, object], storages: list[object], build: object) -> object"),
+           "Makes the pickle's object from the globals in `table`; `build` applies a state to an object.");
 }
 
 }  // namespace headrace::python

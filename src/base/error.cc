@@ -28,7 +28,11 @@ std::string_view words_for(ErrorCode code) noexcept {
 std::string Error::message() const {
   std::string text = operation.empty() ? std::string("request") : operation;
   if (!path.empty()) text += fmt::format(" of '{}'", path);
-  if (length_bytes != 0) text += fmt::format(" at offset {}, length {}", offset_bytes, length_bytes);
+  if (length_bytes != 0) {
+    text += fmt::format(" at offset {}, length {}", offset_bytes, length_bytes);
+  } else if (code == ErrorCode::corrupt) {
+    text += fmt::format(" at offset {}", offset_bytes);
+  }
   text += ": ";
   if (errno_value != 0) {
     char buffer[128];
@@ -39,7 +43,7 @@ std::string Error::message() const {
   } else {
     text += words_for(code);
   }
-  if (length_bytes != 0) text += fmt::format(", {} bytes transferred", transferred_bytes);
+  if (length_bytes != 0 && code != ErrorCode::corrupt) text += fmt::format(", {} bytes transferred", transferred_bytes);
   if (!detail.empty()) text += "; " + detail;
   return text;
 }

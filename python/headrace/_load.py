@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.load. What it needs of torch is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ._core import CheckpointFile
+from ._default import default_handle
+
+if TYPE_CHECKING:
+    from ._core import Handle
+    from ._torch_unpickle import MapLocation
+    from ._types import Path, Verify
+
+
+def load(
+    path: Path,
+    map_location: MapLocation = None,
+    weights_only: bool = True,
+    into: Any = None,
+    verify: Verify = "auto",
+    mmap: bool = False,
+    *,
+    handle: Handle | None = None,
+) -> Any:
+    """Loads a checkpoint file of torch (either container) or safetensors; the format is told by the content.
+
+    Returns the object that was saved; of a safetensors file a dict from names to tensors. ``path`` may also
+    name a folder, an index (``*.index.json``) or the common start of the names of several files: then their
+    tensors come back as one dict.
+
+    ``map_location``: as in torch.load. ``weights_only=False`` lets the file run code: only for files you
+    trust. ``into``: a dict (nested as saved) of tensors that are filled in place and returned; names, shapes
+    and dtypes must be those of the file. ``verify``: "auto" compares the CRC-32 of each record of a zip
+    container that is read whole; "require" also refuses files and ranges without sums; "off" compares
+    nothing. ``mmap=True`` maps the file: tensors are views of it (changes stay private), and nothing is
+    verified. ``handle``: the Handle to read with; by default one that the process shares.
+
+    New tensors lie in memory on huge pages; small ones share blocks of up to 64 MiB, each of which is freed
+    when its last tensor is. Their storages cannot be resized. Raises FormatError for a file that is damaged,
+    TransferError (an OSError) for what the system refuses, pickle.UnpicklingError for a pickle that needs
+    weights_only=False.
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"path must be str, bytes or os.PathLike, not {type(path).__name__}; for an open file there is "
+            "torch.load(file)"
+        )
+    if verify not in ("auto", "require", "off"):
+        raise ValueError(f"verify must be one of 'auto', 'require', 'off', not {verify!r}")
+    if mmap and into is not None:
+        raise ValueError("mmap=True maps the file and into= fills other memory: choose one")
+    if mmap and verify == "require":
+        raise ValueError("mmap=True reads nothing, so verify='require' cannot be kept")
+    handle = handle or default_handle()
+    file = CheckpointFile(handle, path, verify)
+    if into is not None:
+        return _fill(file, into, verify, handle)
+    if file.format == "safetensors":
+        return _load_safetensors(file, map_location, verify, mmap, handle)
+    return _load_torch(file, map_location, weights_only, verify, mmap, handle)
+
+
+def _storages(file: CheckpointFile, wanted: list[int], verify: Verify, mmap: bool, handle: Handle) -> list[Any]:
+    """Storages of these numbers, each over its own bytes."""
+    from ._torch_unpickle import empty_storage, mapped_storage, part_of, storage_of
+
+    if mmap:
+        facts = file.storages()
+        mapped = mapped_storage(os.fsdecode(file.name), file.file_bytes)
+        ranges = [facts[i][1:3] for i in wanted]
+        return [part_of(mapped, offset, nbytes) if nbytes else empty_storage() for offset, nbytes in ranges]
+    places, memory = file.load(handle, wanted, verify)
+    wholes = [storage_of(one) for one in memory]
+    return [part_of(wholes[i], offset, nbytes) if nbytes else empty_storage() for i, offset, nbytes in places]
+
+
+def _load_torch(
+    file: CheckpointFile, map_location: MapLocation, weights_only: bool, verify: Verify, mmap: bool, handle: Handle
+) -> Any:
+    import torch
+
+    from ._torch_unpickle import is_meta, refuse_unsafe, replay, restorer, typed, unpickle
+
+    if not file.little_endian:
+        # The bytes of every element have to be swapped: torch's own loader does that.
+        return torch.load(os.fsdecode(file.name), map_location=map_location, weights_only=weights_only, mmap=mmap)
+    known = not file.globals(known=False)
+    if weights_only and not known:
+        refuse_unsafe(file)
+    facts = file.storages()
+    everything = list(range(len(facts)))
+    if is_meta(map_location):
+        untyped: list[Any] = [torch.UntypedStorage(fact[2], device="meta") for fact in facts]
+    else:
+        restore = restorer(map_location)
+        loaded = _storages(file, everything, verify, mmap, handle)
+        untyped = [restore(storage, fact[5] or "cpu") for storage, fact in zip(loaded, facts, strict=True)]
+    storages = [typed(storage, fact[4]) for storage, fact in zip(untyped, facts, strict=True)]
+    if known and weights_only:
+        return replay(file, storages)
+    by_key = {fact[0]: storage for fact, storage in zip(facts, storages, strict=True)}
+    return unpickle(file, by_key, weights_only, map_location)
+
+
+def _load_safetensors(
+    file: CheckpointFile, map_location: MapLocation, verify: Verify, mmap: bool, handle: Handle
+) -> dict[str, Any]:
+    import torch
+
+    from ._torch_unpickle import is_meta, restorer
+
+    tensors = file.tensors()
+    meta = is_meta(map_location)
+    if meta:
+        storages: list[Any] = [torch.UntypedStorage(tensor[6], device="meta") for tensor in tensors]
+    else:
+        restore = restorer(map_location)
+        loaded = _storages(file, [tensor[4] for tensor in tensors], verify, mmap, handle)
+        storages = [restore(storage, "cpu") for storage in loaded]
+    return {
+        tensor[0]: view_of(storage, tensor[1], 0, *torch_shape(tensor[1], tensor[2], tensor[3]))
+        for tensor, storage in zip(tensors, storages, strict=True)
+    }
+
+
+def torch_shape(dtype: str, shape: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
+    """As torch counts elements: it has no type of less than a byte, and packs two float4 into one element."""
+    if dtype != "float4_e2m1fn_x2":
+        return shape, strides
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"a tensor of 4-bit elements of shape {shape} has no whole bytes in its rows")
+    return [*shape[:-1], shape[-1] // 2], [*(stride // 2 for stride in strides[:-1]), 1]
+
+
+def view_of(storage: Any, dtype: str, offset_bytes: int, shape: list[int], strides: list[int]) -> Any:
+    """A tensor over part of a storage."""
+    import torch
+
+    from ._torch_unpickle import dtype_of
+
+    kind = dtype_of(dtype)
+    empty = torch.empty(0, dtype=kind, device=storage.device)
+    return empty.set_(storage, offset_bytes // kind.itemsize, shape, strides)  # type: ignore[call-overload]
+
+
+def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
+    """The tensors in nested dicts, lists and tuples, by the names that the file gives them."""
+    from collections.abc import Mapping
+
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        found[prefix] = value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(item, f"{prefix}.{key}" if prefix else str(key), found)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            _flatten(item, f"{prefix}.{i}" if prefix else str(i), found)
+
+
+def _some(names: set[str]) -> str:
+    shown = sorted(names)[:8]
+    return ", ".join(map(repr, shown)) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+def _fill(file: CheckpointFile, into: Any, verify: Verify, handle: Handle) -> Any:
+    import torch
+
+    from ._torch_unpickle import dtype_of
+
+    targets: dict[str, torch.Tensor] = {}
+    _flatten(into, "", targets)
+    stored = {tensor[0]: tensor for tensor in file.tensors()}
+    missing = targets.keys() - stored.keys()
+    unexpected = stored.keys() - targets.keys()
+    if missing or unexpected:
+        parts = []
+        if missing:
+            parts.append(f"it lacks {_some(missing)}")
+        if unexpected:
+            parts.append(f"it also holds {_some(unexpected)}")
+        raise KeyError(f"{os.fsdecode(file.name)!r} does not hold the tensors of into=: {'; '.join(parts)}")
+    if not file.little_endian:
+        raise ValueError("into= does not swap bytes: this file was written by a big-endian machine")
+    reads = []
+    later = []
+    for name, target in targets.items():
+        _, dtype, shape, strides, storage, offset, nbytes, contiguous, _ = stored[name]
+        shape, strides = torch_shape(dtype, shape, strides) if file.format == "safetensors" else (shape, strides)
+        if list(target.shape) != shape or target.dtype != dtype_of(dtype):
+            raise ValueError(
+                f"tensor {name!r} is {dtype} of shape {shape} in the file, and {str(target.dtype)[6:]} of shape "
+                f"{list(target.shape)} in into="
+            )
+        plain = (
+            type(target) in (torch.Tensor, torch.nn.Parameter)
+            and target.device.type == "cpu"
+            and target.layout == torch.strided
+            and target.is_contiguous()
+            and not target.is_conj()
+            and not target.is_neg()
+        )
+        if plain and contiguous:
+            reads.append((storage, offset, target.data_ptr(), nbytes))
+        else:
+            later.append((name, target))
+    file.read(handle, reads, verify)
+    if later:
+        wanted = sorted({stored[name][4] for name, _ in later})
+        loaded = dict(zip(wanted, _storages(file, wanted, verify, False, handle), strict=True))
+        with torch.no_grad():
+            for name, target in later:
+                _, dtype, shape, strides, storage, offset, _, _, _ = stored[name]
+                target.copy_(view_of(loaded[storage], dtype, offset, shape, strides))
+    for target in targets.values():
+        if not target.is_inference():
+            torch.autograd.graph.increment_version(target)
+    return into

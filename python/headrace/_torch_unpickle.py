@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checked pickle and its storages to the object, with torch's own functions. Importing this imports torch.
+
+Source of the rules: torch/serialization.py and torch/_weights_only_unpickler.py of torch 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._core import Buffer, CheckpointFile
+
+MapLocation = Any  # what torch.load takes
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch.dtype of this name; ValueError when this torch has none."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"torch {torch.__version__} has no dtype {name}; a newer torch may read this file")
+    return found
+
+
+def storage_of(memory: Buffer) -> torch.UntypedStorage:
+    """The bytes of a Buffer, which they keep alive."""
+    return torch.from_dlpack(memory).untyped_storage()
+
+
+def empty_storage() -> torch.UntypedStorage:
+    """No bytes, on the host, whatever torch's default device is."""
+    return torch.UntypedStorage(0, device="cpu")
+
+
+def mapped_storage(path: str, nbytes: int) -> torch.UntypedStorage:
+    """The bytes of a file, mapped; what is written to them stays in this process."""
+    return torch.UntypedStorage.from_file(path, False, nbytes)
+
+
+def part_of(whole: torch.UntypedStorage, offset: int, nbytes: int) -> torch.UntypedStorage:
+    """A storage of part of the bytes of another, which it keeps alive. It cannot be resized."""
+    return whole[offset : offset + nbytes]
+
+
+def restorer(map_location: MapLocation) -> Callable[[torch.UntypedStorage, str], Any]:
+    """Where a storage saved from a device goes: ``map_location`` as in torch.load."""
+    restore: Callable[[torch.UntypedStorage, str], Any] = torch.serialization._get_restore_location(map_location)
+    if map_location is None:
+        return lambda storage, location: storage if location == "cpu" else restore(storage, location)
+    return restore
+
+
+def is_meta(map_location: MapLocation) -> bool:
+    """True if tensors are wanted without their data."""
+    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
+
+
+def typed(storage: torch.UntypedStorage, dtype: str | None) -> torch.storage.TypedStorage:
+    """The storage as the functions that rebuild tensors want it."""
+    kind = torch.uint8 if dtype is None else dtype_of(dtype)
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=kind, _internal=True)
+
+
+class _StorageKind:
+    """Stands for a storage class of torch in a pickle: names the type of a storage, and nothing else."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+
+_RENAMED = {"torch.tensor": "torch._tensor"}
+
+
+def _resolve(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    if attribute.endswith("Storage") and attribute not in ("UntypedStorage", "TypedStorage"):
+        return _StorageKind(torch.uint8)
+    return getattr(importlib.import_module(_RENAMED.get(module, module)), attribute)
+
+
+def _build(instance: Any, state: Any) -> None:
+    """BUILD, for the few kinds of objects that the reader lets it act on."""
+    if type(instance) is torch.Tensor:
+        instance.set_(*state)
+    elif hasattr(instance, "__setstate__"):
+        instance.__setstate__(state)
+    else:
+        instance.__dict__.update(state)
+
+
+def replay(file: CheckpointFile, storages: list[Any]) -> Any:
+    """The object of a pickle whose globals are all known. They come from a closed list: nothing else is imported."""
+    table = {name: _resolve(name) for name in file.globals(known=True)}
+    obj = file.replay(table, storages, _build)
+    _validate_sparse()
+    return obj
+
+
+def _validate_sparse() -> None:
+    validate = getattr(torch._utils, "_validate_loaded_sparse_tensors", None)
+    if validate is not None:
+        validate()
+
+
+def refuse_unsafe(file: CheckpointFile) -> None:
+    """Raises UnpicklingError for globals that neither torch nor the user has declared safe."""
+    allowed = set()
+    for one in torch.serialization.get_safe_globals():
+        allowed.add(one[1] if isinstance(one, tuple) else f"{one.__module__}.{one.__qualname__}")
+    refused = [name for name in file.globals(known=False) if name not in allowed]
+    if refused:
+        raise pickle.UnpicklingError(
+            f"{file.name!r} needs {', '.join(refused)}, which weights_only=True does not admit. If you trust its "
+            "source, declare them with torch.serialization.add_safe_globals, or load with weights_only=False, which "
+            "can run any code that the file contains."
+        )
+
+
+def unpickle(file: CheckpointFile, storages: dict[str, Any], weights_only: bool, map_location: MapLocation) -> Any:
+    """The object by torch's own unpicklers over our storages, for what `replay` does not make."""
+
+    def persistent_load(saved_id: Any) -> Any:
+        if not isinstance(saved_id, tuple) or len(saved_id) < 3 or _text(saved_id[0]) != "storage":
+            raise pickle.UnpicklingError(f"unknown persistent id {saved_id!r}")
+        return storages[_text(saved_id[2])]
+
+    text = io.BytesIO(file.pickle)
+    if weights_only:
+        from torch._weights_only_unpickler import Unpickler as SafeUnpickler
+
+        safe = SafeUnpickler(text, encoding="utf-8")
+        safe.persistent_load = persistent_load  # type: ignore[method-assign]
+        unpickler: Any = safe
+    else:
+        unpickler = _Unpickler(text, encoding="utf-8")
+        unpickler.persistent_load = persistent_load
+    # Read by the functions that rebuild subclasses.
+    local = getattr(torch.serialization, "_serialization_tls", None)
+    if local is not None:
+        local.map_location = map_location
+    try:
+        obj = unpickler.load()
+    finally:
+        if local is not None:
+            local.map_location = None
+    _validate_sparse()
+    return obj
+
+
+def _text(value: Any) -> Any:
+    return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if "Storage" in name and name not in ("UntypedStorage", "TypedStorage"):
+            kind = getattr(torch.serialization, "StorageType", None)
+            if kind is not None:
+                try:
+                    return kind(name)
+                except KeyError:
+                    pass
+        return super().find_class(_RENAMED.get(module, module), name)
