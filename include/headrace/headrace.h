@@ -14,6 +14,7 @@
 #include <headrace/handle.h>
 #include <headrace/log.h>
 #include <headrace/pickle.h>
+#include <headrace/pickle_writer.h>
 #include <headrace/region.h>
 #include <headrace/request.h>
 #include <headrace/tensor.h>

@@ -10,6 +10,8 @@ from . import _core
 from ._default import default_handle
 
 if TYPE_CHECKING:
+    import torch
+
     from ._core import Handle
     from ._types import CheckpointFormat, Durability, Path
 
@@ -67,16 +69,42 @@ def save(
             "torch.save(obj, file)"
         )
     kind = _format_of(path, format)
+    handle = handle or default_handle()
     if kind == "torch":
-        return _save_torch_zip(obj, path, durability, alignment, handle or default_handle())
+        return _save_torch_zip(obj, path, durability, alignment, handle)
+    if kind == "torch-legacy":
+        return _save_torch_legacy(obj, path, durability, handle)
     raise NotImplementedError(kind)
 
 
-def _save_torch_zip(obj: object, path: Path, durability: Durability, alignment: int, handle: Handle) -> int:
+def _pickled(obj: object) -> tuple[bytes, list[torch.UntypedStorage]]:
+    """The pickle, and the storages of its keys "0", "1" and so on, with bytes on the host."""
+    import torch  # noqa: F401  (pickle_state looks for its types)
+
+    plain = _core.pickle_state(obj)
+    if plain is not None:
+        return plain
     from ._torch_pickle import Storages, dumps
 
     storages = Storages()
     pickle = dumps(obj, storages)
-    on_host = storages.on_host()  # lives until the file is written
-    memory = [(storage.data_ptr(), storage.nbytes()) for storage in on_host]
+    return pickle, storages.on_host()
+
+
+def _save_torch_zip(obj: object, path: Path, durability: Durability, alignment: int, handle: Handle) -> int:
+    pickle, storages = _pickled(obj)  # the storages live until the file is written
+    memory = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
     return _core.save_torch_zip(handle, path, pickle, memory, durability, alignment)
+
+
+def _save_torch_legacy(obj: object, path: Path, durability: Durability, handle: Handle) -> int:
+    from ._torch_pickle import LegacyStorages, dumps
+
+    storages = LegacyStorages()
+    pickle = dumps(obj, storages)
+    on_host = storages.on_host()
+    memory = [
+        (key, storage.nbytes() // size, storage.data_ptr(), storage.nbytes())
+        for key, storage, size in zip(storages.keys, on_host, storages.element_bytes, strict=True)
+    ]
+    return _core.save_torch_legacy(handle, path, pickle, memory, durability)

@@ -53,6 +53,42 @@ class Storages:
         return [storage if storage.device.type == "cpu" else storage.cpu() for storage in self.list]
 
 
+class LegacyStorages(Storages):
+    """The same for the legacy container, whose ids have one more part and whose classes of modules are ids too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str] = []
+        self.element_bytes: list[int] = []
+        self._modules: set[type] = set()
+
+    def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
+        """As torch.save writes it: ("module", class, file, source) once for each class, storages with None for a view."""
+        if isinstance(obj, type) and issubclass(obj, torch.nn.Module):
+            if obj in self._modules:
+                return None
+            self._modules.add(obj)
+            return ("module", obj, *_source_of(obj))
+        known = len(self.list)
+        found = super().persistent_id(obj)
+        if found is None:
+            return None
+        if len(self.list) > known:
+            dtype = obj.dtype if isinstance(obj, torch.storage.TypedStorage) else torch.uint8
+            self.keys.append(str(found[2]))
+            self.element_bytes.append(torch._utils._element_size(dtype))
+        return (*found, None)
+
+
+def _source_of(kind: type) -> tuple[str | None, str | None]:
+    import inspect
+
+    try:
+        return inspect.getsourcefile(kind), inspect.getsource(kind)
+    except (OSError, TypeError):
+        return None, None
+
+
 def dumps(obj: object, storages: Storages) -> bytes:
     """The pickle of ``obj``, protocol 2, without its storages."""
 

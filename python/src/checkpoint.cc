@@ -24,6 +24,7 @@
 #include "interpreter.h"
 #include "options.h"
 #include "pickle_replay.h"
+#include "pickle_state.h"
 
 namespace headrace::python {
 
@@ -258,6 +259,9 @@ void bind_checkpoint(nb::module_& module) {
              nb::sig("def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, "
                      "list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int"),
              "Writes a safetensors file; tensors by name, dtype, shape, address and length.");
+  module.def("pickle_state", &pickle_state, nb::arg("object"),
+             nb::sig("def pickle_state(object: object) -> tuple[bytes, list[typing.Any]] | None"),
+             "The pickle of plain containers and tensors, and their storages; None for anything else.");
   nb::class_<CheckpointObject>(module, "CheckpointFile", "A checkpoint file opened for reading: see headrace.open.")
       .def("__init__", &construct, nb::arg("handle"), nb::arg("path"), nb::arg("verify") = "auto",
            nb::sig("def __init__(self, handle: Handle, path: headrace._types.Path, verify: str = \"auto\") -> None"))

@@ -11,9 +11,10 @@
 
 #include <fmt/format.h>
 
+#include <headrace/pickle_writer.h>
+
 #include "base/align.h"
 #include "checkpoint/atomic_write.h"
-#include "format/pickle_writer.h"
 #include "format/safetensors.h"
 #include "format/torch_legacy.h"
 
@@ -101,7 +102,7 @@ Result<uint64_t> save_torch_legacy(Handle& handle, const std::string& path, std:
 
 Result<uint64_t> save_torch(Handle& handle, const std::string& path, std::span<const NamedTensor> tensors,
                             const SaveOptions& options) {
-  format::PickleWriter writer;
+  PickleWriter writer;
   writer.empty_dict();
   (void)writer.memoize();
   if (!tensors.empty()) writer.mark();

@@ -2,7 +2,7 @@
 // The arguments of torch's rebuild functions are those that torch 2.13 writes.
 // One thread.
 // See the header for what is owned.
-#include "format/pickle_writer.h"
+#include <headrace/pickle_writer.h>
 
 #include <bit>
 #include <limits>
@@ -11,9 +11,31 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "format/pickle_opcodes.h"
 #include "format/utf8.h"
 
-namespace headrace::format {
+namespace headrace {
+
+using format::Opcode;
+using format::Surrogates;
+using format::valid_utf8_bytes;
+
+void PickleWriter::put(Opcode opcode) { bytes_ += static_cast<char>(opcode); }
+
+void PickleWriter::none() { put(Opcode::none); }
+void PickleWriter::boolean(bool value) { put(value ? Opcode::newtrue : Opcode::newfalse); }
+void PickleWriter::empty_list() { put(Opcode::empty_list); }
+void PickleWriter::empty_dict() { put(Opcode::empty_dict); }
+void PickleWriter::mark() { put(Opcode::mark); }
+void PickleWriter::tuple_from_mark() { put(Opcode::tuple); }
+void PickleWriter::append() { put(Opcode::append); }
+void PickleWriter::appends() { put(Opcode::appends); }
+void PickleWriter::setitem() { put(Opcode::setitem); }
+void PickleWriter::setitems() { put(Opcode::setitems); }
+void PickleWriter::reduce() { put(Opcode::reduce); }
+void PickleWriter::newobj() { put(Opcode::newobj); }
+void PickleWriter::build() { put(Opcode::build); }
+void PickleWriter::persistent_id() { put(Opcode::binpersid); }
 
 PickleWriter::PickleWriter() {
   put(Opcode::proto);
@@ -236,4 +258,4 @@ void PickleWriter::parameter(const TensorPickle& data, bool requires_grad) {
   reduce();
 }
 
-}  // namespace headrace::format
+}  // namespace headrace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pickle writer: the bytes of each function, read back by the reader, and what cannot be written. That torch loads such
 // pickles was tried by hand with torch 2.13: tests/support/torch_pickles.h has what it writes itself.
-#include "format/pickle_writer.h"
+
+#include <headrace/pickle_writer.h>
 
 #include <cmath>
 #include <limits>

@@ -13,11 +13,14 @@
 #include <unordered_map>
 
 #include <headrace/error.h>
+#include <headrace/export.h>
 #include <headrace/tensor.h>
 
-#include "format/pickle_opcodes.h"
+namespace headrace {
 
-namespace headrace::format {
+namespace format {
+enum class Opcode : uint8_t;
+}
 
 // A dense tensor as torch pickles it: a view of a storage that stands elsewhere in the file.
 struct TensorPickle {
@@ -35,7 +38,7 @@ struct TensorPickle {
 
 // The caller keeps the order of a stack machine: operands first. The first call that cannot be written makes all later
 // ones void, and finish() tells it.
-class PickleWriter {
+class HEADRACE_EXPORT PickleWriter {
  public:
   using MemoId = uint32_t;
 
@@ -46,8 +49,8 @@ class PickleWriter {
   size_t size_bytes() const noexcept { return bytes_.size(); }
 
   // Each pushes one object.
-  void none() { put(Opcode::none); }
-  void boolean(bool value) { put(value ? Opcode::newtrue : Opcode::newfalse); }
+  void none();
+  void boolean(bool value);
   void integer(int64_t value);
   // Two's complement, least byte first; at most 255 bytes, what one LONG1 holds. Repetitions of the sign are left out.
   void big_integer(std::span<const std::byte> value);
@@ -60,22 +63,22 @@ class PickleWriter {
   void bytes(std::span<const std::byte> value);
   // A name that was written before becomes a reference. Python 2's names, as in "__builtin__", "set": all versions read them.
   void global(std::string_view module, std::string_view name);
-  void empty_list() { put(Opcode::empty_list); }
-  void empty_dict() { put(Opcode::empty_dict); }
+  void empty_list();
+  void empty_dict();
   void ordered_dict();
 
   // Pops what they take.
-  void mark() { put(Opcode::mark); }
-  void tuple_from_mark() { put(Opcode::tuple); }
+  void mark();
+  void tuple_from_mark();
   void tuple_of(uint32_t count);  // 0 to 3
-  void append() { put(Opcode::append); }
-  void appends() { put(Opcode::appends); }
-  void setitem() { put(Opcode::setitem); }
-  void setitems() { put(Opcode::setitems); }
-  void reduce() { put(Opcode::reduce); }
-  void newobj() { put(Opcode::newobj); }
-  void build() { put(Opcode::build); }
-  void persistent_id() { put(Opcode::binpersid); }
+  void append();
+  void appends();
+  void setitem();
+  void setitems();
+  void reduce();
+  void newobj();
+  void build();
+  void persistent_id();
 
   // Names what is on top of the stack, and pushes it again.
   MemoId memoize();
@@ -88,7 +91,7 @@ class PickleWriter {
   void parameter(const TensorPickle& data, bool requires_grad);
 
  private:
-  void put(Opcode opcode) { bytes_ += static_cast<char>(opcode); }
+  void put(format::Opcode opcode);
   void put_number(uint64_t value, size_t bytes);  // least byte first
   void fail(std::string detail);
   void integers(std::span<const int64_t> values);
@@ -101,4 +104,4 @@ class PickleWriter {
   std::optional<Error> error_;
 };
 
-}  // namespace headrace::format
+}  // namespace headrace
