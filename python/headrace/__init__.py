@@ -102,7 +102,7 @@ def __getattr__(name: str) -> ModuleType | object:
     if name in _LAZY_FUNCTIONS:
         import importlib
 
-        found = getattr(importlib.import_module(f"{__name__}.{_LAZY_FUNCTIONS[name]}"), name)
+        found: object = getattr(importlib.import_module(f"{__name__}.{_LAZY_FUNCTIONS[name]}"), name)
         globals()[name] = found
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

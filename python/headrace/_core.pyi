@@ -429,3 +429,74 @@ class Completions:
 
     def next(self, timeout: float | None) -> int:
         """The position of the transfer that finished next. Raises TimeoutError."""
+
+def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[int, int]], durability: str, alignment_bytes: int) -> int:
+    """
+    Writes a zip container of torch.save; storages by address and length. The length of the file.
+    """
+
+def save_torch_legacy(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[str, int, int, int]], durability: str) -> int:
+    """
+    Writes torch's legacy container; storages by key, element count, address and length.
+    """
+
+def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int:
+    """
+    Writes a safetensors file; tensors by name, dtype, shape, address and length.
+    """
+
+def pickle_state(object: object) -> tuple[bytes, list[Any]] | None:
+    """
+    The pickle of plain containers and tensors, and their storages; None for anything else.
+    """
+
+class CheckpointFile:
+    """A checkpoint file opened for reading: see headrace.open."""
+
+    def __init__(self, handle: Handle, path: headrace._types.Path, verify: str = "auto") -> None: ...
+
+    @property
+    def name(self) -> headrace._types.Path: ...
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def file_bytes(self) -> int: ...
+
+    @property
+    def little_endian(self) -> bool: ...
+
+    @property
+    def metadata(self) -> dict[str, str] | None: ...
+
+    @property
+    def pickle(self) -> bytes: ...
+
+    def storages(self) -> list[tuple[str, int, int, int | None, str | None, str | None]]:
+        """(key, offset, bytes, crc32, dtype, location) each."""
+
+    def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool]]:
+        """
+        (name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad) each.
+        """
+
+    def globals(self, known: bool) -> list[str]:
+        """
+        The names that the pickle refers to: those that weights_only admits, or the others.
+        """
+
+    def load(self, handle: Handle, storages: list[int], verify: str) -> tuple[list[tuple[int, int, int]], list[Buffer]]:
+        """
+        Whole storages into new memory: (index of the memory, offset in it, bytes) each, and the memories.
+        """
+
+    def read(self, handle: Handle, reads: list[tuple[int, int, int, int]], verify: str) -> None:
+        """
+        Ranges of storages into memory: (storage, offset in it, address, bytes) each.
+        """
+
+    def replay(self, table: dict[str, object], storages: list[object], build: object) -> object:
+        """
+        Makes the pickle's object from the globals in `table`; `build` applies a state to an object.
+        """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle that save, load and open use when they are given none: one for each process, made at first need."""
+"""The handle that save, load and open use when they are given none: one per process, made at first need."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class AbortedError(TransferError):
 
 
 class FormatError(TransferError, ValueError):
-    """The contents of a file break the rules of its format, at byte ``offset``: damaged, cut short, or hostile."""
+    """The contents of a file break the rules of its format, at byte ``offset``: damaged, cut, or hostile."""
 
 
 class ClosedError(TransferError, ValueError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import CheckpointFile
 from ._default import default_handle
+from ._shards import find_shards
 
 if TYPE_CHECKING:
     from ._core import Handle
@@ -55,15 +56,75 @@ def load(
     if mmap and verify == "require":
         raise ValueError("mmap=True reads nothing, so verify='require' cannot be kept")
     handle = handle or default_handle()
-    file = CheckpointFile(handle, path, verify)
+    paths, index = find_shards(os.fsdecode(path))
+    if index is None and len(paths) == 1:
+        file = CheckpointFile(handle, path if not os.path.isdir(path) else paths[0], verify)
+    else:
+        files = {one: CheckpointFile(handle, one, verify) for one in paths}
+        if into is not None:
+            return _fill(_stored(files, index), into, os.fsdecode(path), verify, handle)
+        return _load_shards(files, index, map_location, weights_only, verify, mmap, handle)
     if into is not None:
-        return _fill(file, into, verify, handle)
+        return _fill(_stored({"": file}, None), into, os.fsdecode(path), verify, handle)
     if file.format == "safetensors":
         return _load_safetensors(file, map_location, verify, mmap, handle)
     return _load_torch(file, map_location, weights_only, verify, mmap, handle)
 
 
-def _storages(file: CheckpointFile, wanted: list[int], verify: Verify, mmap: bool, handle: Handle) -> list[Any]:
+def _stored(
+    files: dict[str, CheckpointFile], index: dict[str, str] | None
+) -> dict[str, tuple[CheckpointFile, tuple[Any, ...]]]:
+    """Every tensor by its name, and the file it is in."""
+    stored: dict[str, tuple[CheckpointFile, tuple[Any, ...]]] = {}
+    for path, file in files.items():
+        for tensor in file.tensors():
+            if index is not None and index.get(tensor[0]) != path:
+                continue
+            if tensor[0] in stored:
+                raise ValueError(
+                    f"{stored[tensor[0]][0].name!r} and {file.name!r} both hold a tensor {tensor[0]!r}"
+                )
+            stored[tensor[0]] = (file, tensor)
+    if index is not None and index.keys() != stored.keys():
+        lost = sorted(index.keys() - stored.keys())
+        raise ValueError(f"{index[lost[0]]!r} does not hold {lost[0]!r}, which the index says it does")
+    return stored
+
+
+def _load_shards(
+    files: dict[str, CheckpointFile],
+    index: dict[str, str] | None,
+    map_location: MapLocation,
+    weights_only: bool,
+    verify: Verify,
+    mmap: bool,
+    handle: Handle,
+) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for path, file in files.items():
+        if file.format == "safetensors":
+            part = _load_safetensors(file, map_location, verify, mmap, handle)
+        else:
+            part = _load_torch(file, map_location, weights_only, verify, mmap, handle)
+            if not isinstance(part, dict):
+                raise ValueError(
+                    f"{path!r} holds a {type(part).__name__}, and parts of a checkpoint are dicts"
+                )
+        for name, value in part.items():
+            if index is not None and index.get(name) != path:
+                continue
+            if name in whole:
+                raise ValueError(f"{path!r} and a file before it both hold {name!r}")
+            whole[name] = value
+    if index is not None and index.keys() != whole.keys():
+        lost = sorted(index.keys() - whole.keys())
+        raise ValueError(f"{index[lost[0]]!r} does not hold {lost[0]!r}, which the index says it does")
+    return whole
+
+
+def _storages(
+    file: CheckpointFile, wanted: list[int], verify: Verify, mmap: bool, handle: Handle
+) -> list[Any]:
     """Storages of these numbers, each over its own bytes."""
     from ._torch_unpickle import empty_storage, mapped_storage, part_of, storage_of
 
@@ -78,7 +139,12 @@ def _storages(file: CheckpointFile, wanted: list[int], verify: Verify, mmap: boo
 
 
 def _load_torch(
-    file: CheckpointFile, map_location: MapLocation, weights_only: bool, verify: Verify, mmap: bool, handle: Handle
+    file: CheckpointFile,
+    map_location: MapLocation,
+    weights_only: bool,
+    verify: Verify,
+    mmap: bool,
+    handle: Handle,
 ) -> Any:
     import torch
 
@@ -86,7 +152,9 @@ def _load_torch(
 
     if not file.little_endian:
         # The bytes of every element have to be swapped: torch's own loader does that.
-        return torch.load(os.fsdecode(file.name), map_location=map_location, weights_only=weights_only, mmap=mmap)
+        return torch.load(
+            os.fsdecode(file.name), map_location=map_location, weights_only=weights_only, mmap=mmap
+        )
     known = not file.globals(known=False)
     if weights_only and not known:
         refuse_unsafe(file)
@@ -143,7 +211,7 @@ def view_of(storage: Any, dtype: str, offset_bytes: int, shape: list[int], strid
 
     kind = dtype_of(dtype)
     empty = torch.empty(0, dtype=kind, device=storage.device)
-    return empty.set_(storage, offset_bytes // kind.itemsize, shape, strides)  # type: ignore[call-overload]
+    return empty.set_(storage, offset_bytes // kind.itemsize, shape, strides)
 
 
 def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
@@ -164,17 +232,24 @@ def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
 
 def _some(names: set[str]) -> str:
     shown = sorted(names)[:8]
-    return ", ".join(map(repr, shown)) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+    return ", ".join(map(repr, shown)) + (
+        f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    )
 
 
-def _fill(file: CheckpointFile, into: Any, verify: Verify, handle: Handle) -> Any:
+def _fill(
+    stored: dict[str, tuple[CheckpointFile, tuple[Any, ...]]],
+    into: Any,
+    path: str,
+    verify: Verify,
+    handle: Handle,
+) -> Any:
     import torch
 
     from ._torch_unpickle import dtype_of
 
     targets: dict[str, torch.Tensor] = {}
     _flatten(into, "", targets)
-    stored = {tensor[0]: tensor for tensor in file.tensors()}
     missing = targets.keys() - stored.keys()
     unexpected = stored.keys() - targets.keys()
     if missing or unexpected:
@@ -183,40 +258,48 @@ def _fill(file: CheckpointFile, into: Any, verify: Verify, handle: Handle) -> An
             parts.append(f"it lacks {_some(missing)}")
         if unexpected:
             parts.append(f"it also holds {_some(unexpected)}")
-        raise KeyError(f"{os.fsdecode(file.name)!r} does not hold the tensors of into=: {'; '.join(parts)}")
-    if not file.little_endian:
-        raise ValueError("into= does not swap bytes: this file was written by a big-endian machine")
-    reads = []
-    later = []
+        raise KeyError(f"{path!r} does not hold the tensors of into=: {'; '.join(parts)}")
+    reads: dict[CheckpointFile, list[tuple[int, int, int, int]]] = {}
+    later: dict[CheckpointFile, list[tuple[torch.Tensor, tuple[Any, ...]]]] = {}
     for name, target in targets.items():
-        _, dtype, shape, strides, storage, offset, nbytes, contiguous, _ = stored[name]
-        shape, strides = torch_shape(dtype, shape, strides) if file.format == "safetensors" else (shape, strides)
+        file, facts = stored[name]
+        if not file.little_endian:
+            raise ValueError("into= does not swap bytes: this file was written by a big-endian machine")
+        _, dtype, shape, strides, storage, offset, nbytes, contiguous, _ = facts
+        if file.format == "safetensors":
+            shape, strides = torch_shape(dtype, shape, strides)
         if list(target.shape) != shape or target.dtype != dtype_of(dtype):
             raise ValueError(
-                f"tensor {name!r} is {dtype} of shape {shape} in the file, and {str(target.dtype)[6:]} of shape "
-                f"{list(target.shape)} in into="
+                f"tensor {name!r} is {dtype} of shape {shape} in the file, and "
+                f"{str(target.dtype)[6:]} of shape {list(target.shape)} in into="
             )
-        plain = (
-            type(target) in (torch.Tensor, torch.nn.Parameter)
-            and target.device.type == "cpu"
-            and target.layout == torch.strided
-            and target.is_contiguous()
-            and not target.is_conj()
-            and not target.is_neg()
-        )
-        if plain and contiguous:
-            reads.append((storage, offset, target.data_ptr(), nbytes))
+        if contiguous and _is_plain(target):
+            reads.setdefault(file, []).append((storage, offset, target.data_ptr(), nbytes))
         else:
-            later.append((name, target))
-    file.read(handle, reads, verify)
-    if later:
-        wanted = sorted({stored[name][4] for name, _ in later})
-        loaded = dict(zip(wanted, _storages(file, wanted, verify, False, handle), strict=True))
+            later.setdefault(file, []).append((target, (dtype, storage, offset, shape, strides)))
+    for file, wanted in reads.items():
+        file.read(handle, wanted, verify)
+    for file, views in later.items():
+        numbers = sorted({view[1] for _, view in views})
+        loaded = dict(zip(numbers, _storages(file, numbers, verify, False, handle), strict=True))
         with torch.no_grad():
-            for name, target in later:
-                _, dtype, shape, strides, storage, offset, _, _, _ = stored[name]
+            for target, (dtype, storage, offset, shape, strides) in views:
                 target.copy_(view_of(loaded[storage], dtype, offset, shape, strides))
     for target in targets.values():
         if not target.is_inference():
             torch.autograd.graph.increment_version(target)
     return into
+
+
+def _is_plain(target: Any) -> bool:
+    """True if its bytes are its elements in order, on the host."""
+    import torch
+
+    return (
+        type(target) in (torch.Tensor, torch.nn.Parameter)
+        and target.device.type == "cpu"
+        and target.layout == torch.strided
+        and target.is_contiguous()
+        and not target.is_conj()
+        and not target.is_neg()
+    )

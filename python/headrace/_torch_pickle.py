@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickling as torch.save does it: storages leave the pickle by persistent ids and are collected, not copied.
+"""Pickling as torch.save does it: storages leave the pickle by persistent ids, and nothing is copied.
 
-Importing this module imports torch. Source of the ids: torch/serialization.py of torch 2.6 to 2.13, ``_save``.
+Importing this imports torch. Source of the ids: torch/serialization.py of torch 2.6 to 2.13, ``_save``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Storages:
             count = storage.nbytes()
         else:
             return None
-        if storage.device.type != "meta" and storage.data_ptr() != 0:
-            # A loader makes one typed storage of it, so two dtypes cannot be told apart.
-            if self._dtypes.setdefault(storage.data_ptr(), dtype) != dtype:
-                raise RuntimeError(
-                    "Cannot save multiple tensors or storages that view the same data as different types"
-                )
+        # A loader makes one typed storage of it, so two dtypes cannot be told apart.
+        allocated = storage.device.type != "meta" and storage.data_ptr() != 0
+        if allocated and self._dtypes.setdefault(storage.data_ptr(), dtype) != dtype:
+            raise RuntimeError(
+                "Cannot save multiple tensors or storages that view the same data as different types"
+            )
         key = self._keys.get(storage._cdata)
         if key is None:
             key = self._keys[storage._cdata] = str(len(self.list))
@@ -54,7 +54,7 @@ class Storages:
 
 
 class LegacyStorages(Storages):
-    """The same for the legacy container, whose ids have one more part and whose classes of modules are ids too."""
+    """The same for the legacy container: its ids have one more part, and classes of modules are ids too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class LegacyStorages(Storages):
         self._modules: set[type] = set()
 
     def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
-        """As torch.save writes it: ("module", class, file, source) once for each class, storages with None for a view."""
+        """As torch.save: ("module", class, file, source) once for a class; storages with None for a view."""
         if isinstance(obj, type) and issubclass(obj, torch.nn.Module):
             if obj in self._modules:
                 return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checked pickle and its storages to the object, with torch's own functions. Importing this imports torch.
+"""From a checked pickle and its storages to the object, by torch's functions. Importing this imports torch.
 
 Source of the rules: torch/serialization.py and torch/_weights_only_unpickler.py of torch 2.6 to 2.13.
 """
@@ -51,7 +51,9 @@ def part_of(whole: torch.UntypedStorage, offset: int, nbytes: int) -> torch.Unty
 
 def restorer(map_location: MapLocation) -> Callable[[torch.UntypedStorage, str], Any]:
     """Where a storage saved from a device goes: ``map_location`` as in torch.load."""
-    restore: Callable[[torch.UntypedStorage, str], Any] = torch.serialization._get_restore_location(map_location)
+    restore: Callable[[torch.UntypedStorage, str], Any] = torch.serialization._get_restore_location(
+        map_location
+    )
     if map_location is None:
         return lambda storage, location: storage if location == "cpu" else restore(storage, location)
     return restore
@@ -96,7 +98,7 @@ def _build(instance: Any, state: Any) -> None:
 
 
 def replay(file: CheckpointFile, storages: list[Any]) -> Any:
-    """The object of a pickle whose globals are all known. They come from a closed list: nothing else is imported."""
+    """The object of a pickle whose globals are all known: a closed list, nothing else is imported."""
     table = {name: _resolve(name) for name in file.globals(known=True)}
     obj = file.replay(table, storages, _build)
     _validate_sparse()
@@ -117,13 +119,15 @@ def refuse_unsafe(file: CheckpointFile) -> None:
     refused = [name for name in file.globals(known=False) if name not in allowed]
     if refused:
         raise pickle.UnpicklingError(
-            f"{file.name!r} needs {', '.join(refused)}, which weights_only=True does not admit. If you trust its "
-            "source, declare them with torch.serialization.add_safe_globals, or load with weights_only=False, which "
-            "can run any code that the file contains."
+            f"{file.name!r} needs {', '.join(refused)}, which weights_only=True does not admit. If you trust "
+            "its source, declare them with torch.serialization.add_safe_globals, or load with "
+            "weights_only=False, which can run any code that the file contains."
         )
 
 
-def unpickle(file: CheckpointFile, storages: dict[str, Any], weights_only: bool, map_location: MapLocation) -> Any:
+def unpickle(
+    file: CheckpointFile, storages: dict[str, Any], weights_only: bool, map_location: MapLocation
+) -> Any:
     """The object by torch's own unpicklers over our storages, for what `replay` does not make."""
 
     def persistent_load(saved_id: Any) -> Any:
@@ -136,7 +140,7 @@ def unpickle(file: CheckpointFile, storages: dict[str, Any], weights_only: bool,
         from torch._weights_only_unpickler import Unpickler as SafeUnpickler
 
         safe = SafeUnpickler(text, encoding="utf-8")
-        safe.persistent_load = persistent_load  # type: ignore[method-assign]
+        safe.persistent_load = persistent_load
         unpickler: Any = safe
     else:
         unpickler = _Unpickler(text, encoding="utf-8")

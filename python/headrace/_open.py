@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.open: a checkpoint file as a dict from names to tensors that are read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from ._core import CheckpointFile
+from ._default import default_handle
+from ._load import _storages, torch_shape, view_of
+from ._torch_unpickle import dtype_of
+
+if TYPE_CHECKING:
+    from ._core import Handle
+    from ._types import Path, Verify
+
+Index: TypeAlias = Any  # whatever indexes a torch tensor
+
+
+class StoredTensor:
+    """A tensor in a file. Indexing reads what is needed of it: ``f["layer.0.weight"][10:20]``."""
+
+    def __init__(self, opened: Checkpoint, facts: tuple[Any, ...]) -> None:
+        self._opened = opened
+        self.name: str
+        self.name, dtype, shape, strides, self._storage, self._offset, _, self._contiguous, _ = facts
+        self.dtype = dtype_of(dtype)
+        self._dtype_name = dtype
+        if opened.format == "safetensors":
+            shape, strides = torch_shape(dtype, shape, strides)
+        self.shape = torch.Size(shape)
+        self._strides = strides
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return int(self.shape.numel()) * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"<headrace.StoredTensor {self.name!r}: {str(self.dtype)[6:]}, shape {list(self.shape)}>"
+
+    def load(self) -> torch.Tensor:
+        """All of it. Of a zip container its record is verified, as in headrace.load."""
+        return self._opened.read([self.name])[self.name]
+
+    def __getitem__(self, index: Index) -> torch.Tensor:
+        """As indexing the loaded tensor. Leading numbers and slices narrow down what is read."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if not self._contiguous or self.nbytes == 0:
+            return self.load()[index]
+        offset, shape, rest = self._narrow(parts)
+        part = torch.empty(shape, dtype=self.dtype, device="cpu")
+        if part.nbytes == self.nbytes:
+            return self.load()[index]
+        if part.nbytes:
+            self._opened._read_into(self._storage, self._offset + offset * self.dtype.itemsize, part)
+        return part[rest]
+
+    def _narrow(self, parts: tuple[Any, ...]) -> tuple[int, list[int], tuple[Any, ...]]:
+        """First element to read, shape of what is read, and the index into that."""
+        offset = 0
+        shape = list(self.shape)
+        for at, part in enumerate(parts):
+            if type(part) is int and shape:
+                size = shape.pop(0)
+                row = part + size if part < 0 else part
+                if not 0 <= row < size:
+                    raise IndexError(f"index {part} is out of bounds for dimension {at} of {self!r}")
+                offset += row * torch.Size(shape).numel()
+                continue
+            if isinstance(part, slice) and shape:
+                start, stop, step = part.indices(shape[0])
+                if step < 1:
+                    raise ValueError("step must be greater than zero")
+                stop = max(start, stop)
+                row_elements = torch.Size(shape[1:]).numel()
+                shape[0] = stop - start
+                return offset + start * row_elements, shape, (slice(None, None, step), *parts[at + 1 :])
+            if not isinstance(part, (EllipsisType, int, slice, type(None), torch.Tensor, list)):
+                raise TypeError(f"a tensor cannot be indexed with {type(part).__name__}")
+            return offset, shape, tuple(parts[at:])
+        return offset, shape, ()
+
+
+class Checkpoint(Mapping[str, StoredTensor]):
+    """An opened checkpoint file: names to StoredTensors. Leaving its ``with`` block closes it."""
+
+    def __init__(self, path: Path, verify: Verify, handle: Handle | None) -> None:
+        self._handle = handle or default_handle()
+        self._file: CheckpointFile | None = CheckpointFile(self._handle, path, verify)
+        self._verify = verify
+        self.format: str = self._file.format
+        """"torch", "torch-legacy" or "safetensors"."""
+        self.metadata: dict[str, str] = self._file.metadata or {}
+        """Of a safetensors file."""
+        self._tensors = {facts[0]: facts for facts in self._file.tensors()}
+
+    def _opened(self) -> CheckpointFile:
+        if self._file is None:
+            raise ValueError("this checkpoint is closed")
+        return self._file
+
+    def _read_into(self, storage: int, offset: int, target: torch.Tensor) -> None:
+        self._opened().read(self._handle, [(storage, offset, target.data_ptr(), target.nbytes)], self._verify)
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        self._opened()
+        return StoredTensor(self, self._tensors[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def read(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Tensors of these names (all by default), with one bulk read. Those of one storage share memory."""
+        file = self._opened()
+        wanted = list(self._tensors) if names is None else list(names)
+        facts = [self._tensors[name] for name in wanted]
+        numbers = sorted({one[4] for one in facts})
+        storages = dict(
+            zip(numbers, _storages(file, numbers, self._verify, False, self._handle), strict=True)
+        )
+        result = {}
+        for name, (_, dtype, shape, strides, storage, offset, _, _, requires_grad) in zip(
+            wanted, facts, strict=True
+        ):
+            layout = torch_shape(dtype, shape, strides) if self.format == "safetensors" else (shape, strides)
+            tensor = view_of(storages[storage], dtype, offset, *layout)
+            result[name] = tensor.requires_grad_() if requires_grad else tensor
+        return result
+
+    def close(self) -> None:
+        """Lets go of the file; tensors that were read stay. Safe to call twice."""
+        self._file = None
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._file is None else ""
+        return f"<headrace.Checkpoint of {len(self)} tensors, {self.format}{state}>"
+
+
+def open(path: Path, *, verify: Verify = "auto", handle: Handle | None = None) -> Checkpoint:
+    """Opens a checkpoint file of torch or safetensors; reads its directory and none of its data.
+
+        with headrace.open("model.safetensors") as f:
+            f.keys(); f["layer.0.weight"][10:20]; f.read(["a", "b"])
+
+    Tensors of a torch file are named by the keys that lead to them, joined by dots. Nothing in the file is
+    run. ``verify`` and ``handle`` as in headrace.load; slices are never verified. Raises FormatError for a
+    damaged file, TransferError (an OSError) for what the system refuses.
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"path must be str, bytes or os.PathLike, not {type(path).__name__}")
+    return Checkpoint(path, verify, handle)
