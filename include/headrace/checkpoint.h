@@ -63,7 +63,7 @@ struct TorchLegacyStorage {
 struct NamedTensor {
   std::string_view name;
   DType dtype = DType::float32;
-  std::span<const uint64_t> shape;  // in elements; of float4_e2m1fn_x2: in bytes for torch, in halves of them for safetensors
+  std::span<const uint64_t> shape;  // in elements; of float4_e2m1fn_x2 in bytes for torch, in halves for safetensors
   ConstRegion data;
 };
 
