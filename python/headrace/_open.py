@@ -39,8 +39,7 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        count: int = self.shape.numel()
-        return count * self.dtype.itemsize
+        return int(self.shape.numel() * self.dtype.itemsize)
 
     def __repr__(self) -> str:
         return f"<headrace.StoredTensor {self.name!r}: {str(self.dtype)[6:]}, shape {list(self.shape)}>"
