@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import _core
@@ -46,6 +47,7 @@ def save(
     format: CheckpointFormat | None = None,
     durability: Durability = "data",
     alignment: int = 4096,
+    metadata: dict[str, str] | None = None,
     handle: Handle | None = None,
 ) -> int:
     """Saves ``obj`` under ``path``, whole or not at all; returns the length of the file in bytes.
@@ -57,7 +59,7 @@ def save(
 
     The file is written under a temporary name in the same folder, synced and renamed; on any error the old
     file stays. ``durability="none"`` skips the syncs: after a power cut the file may be empty or torn.
-    ``alignment``: of the records of a zip container, a power of two from 64; at 4096 loaders read them in
+    ``metadata``: texts for the header of a safetensors file. ``alignment``: of the records of a zip container, a power of two from 64; at 4096 loaders read them in
     place. ``handle``: the Handle to write with; by default one that the process shares.
 
     Do not change the tensors while it runs. Raises TransferError (an OSError) with errno, filename and
@@ -69,12 +71,14 @@ def save(
             "torch.save(obj, file)"
         )
     kind = _format_of(path, format)
+    if metadata is not None and kind != "safetensors":
+        raise ValueError(f"metadata is for safetensors files, and this is to be one of format {kind!r}")
     handle = handle or default_handle()
     if kind == "torch":
         return _save_torch_zip(obj, path, durability, alignment, handle)
     if kind == "torch-legacy":
         return _save_torch_legacy(obj, path, durability, handle)
-    raise NotImplementedError(kind)
+    return _save_safetensors(obj, path, metadata, durability, handle)
 
 
 def _pickled(obj: object) -> tuple[bytes, list[torch.UntypedStorage]]:
@@ -108,3 +112,35 @@ def _save_torch_legacy(obj: object, path: Path, durability: Durability, handle: 
         for key, storage, size in zip(storages.keys, on_host, storages.element_bytes, strict=True)
     ]
     return _core.save_torch_legacy(handle, path, pickle, memory, durability)
+
+
+def _save_safetensors(
+    obj: object, path: Path, metadata: dict[str, str] | None, durability: Durability, handle: Handle
+) -> int:
+    import torch
+
+    if not isinstance(obj, Mapping):
+        raise TypeError(f"a safetensors file holds a dict of tensors, not a {type(obj).__name__}")
+    texts = None if metadata is None else list(metadata.items())
+    if texts is not None and not all(isinstance(part, str) for pair in texts for part in pair):
+        raise TypeError("metadata must be a dict from str to str")
+    tensors = []
+    kept = []  # copies live until the file is written
+    for name, value in obj.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of a safetensors file are texts, and {name!r} is none")
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
+        # Row-major values on the host, whatever the strides and the device.
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        kept.append(plain)
+        dtype = str(plain.dtype).removeprefix("torch.")
+        shape = list(plain.shape)
+        if dtype == "float4_e2m1fn_x2":  # two to the byte, and the format counts elements
+            if not shape:
+                raise ValueError(f"tensor {name!r}: a scalar of packed 4-bit elements cannot be stored")
+            shape[-1] *= 2
+        tensors.append((name, dtype, shape, plain.data_ptr(), plain.nbytes))
+    return _core.save_safetensors(handle, path, tensors, texts, durability)
