@@ -59,8 +59,9 @@ def save(
 
     The file is written under a temporary name in the same folder, synced and renamed; on any error the old
     file stays. ``durability="none"`` skips the syncs: after a power cut the file may be empty or torn.
-    ``metadata``: texts for the header of a safetensors file. ``alignment``: of the records of a zip container, a power of two from 64; at 4096 loaders read them in
-    place. ``handle``: the Handle to write with; by default one that the process shares.
+    ``metadata``: texts for the header of a safetensors file. ``alignment``: of the records of a zip
+    container, a power of two from 64; at 4096 loaders read them in place. ``handle``: the Handle to write
+    with; by default one that the process shares.
 
     Do not change the tensors while it runs. Raises TransferError (an OSError) with errno, filename and
     offset; ValueError for objects that the format cannot hold; what pickling raises.

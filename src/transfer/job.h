@@ -32,9 +32,10 @@ struct Part {
 
 struct Job {
   plan::Direction direction = plan::Direction::read;
-  bool datasync = false;  // no parts: one datasync of `file` for `sync`
-  bool single = false;    // cut out of a block that failed: not to be cut out again
-  bool summed = false;    // its bytes are in their owners' checksums already
+  bool datasync = false;     // no parts: one datasync of `file` for `sync`
+  bool single = false;       // cut out of a block that failed: not to be cut out again
+  bool past_caches = false;  // much is moved: staged copies would only push other things out of the caches
+  bool summed = false;       // its bytes are in their owners' checksums already
   int priority = 0;
   OpenFile* file = nullptr;
   bool direct_wanted = true;  // false: from or through the page cache

@@ -23,6 +23,8 @@ namespace {
 
 constexpr uint64_t kCacheProbeBytes = uint64_t{1} << 20;  // smaller reads are not worth asking the page cache about
 
+constexpr uint64_t kStreamCopyBytes = uint64_t{8}
+                                      << 20;  // what is moved by one call and less may be of use in the caches
 constexpr uint64_t kGrowAheadBytes = uint64_t{8} << 20;  // shorter writes into a new file are not worth a call for it
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
@@ -401,6 +403,11 @@ void HandleState::start(std::span<Prepared> prepared, std::vector<Transfer>& tra
     states[i]->attach(job);
   }
   job.reset();
+  uint64_t bytes = 0;
+  for (const std::shared_ptr<Job>& one : jobs)
+    bytes += one->end() - one->position;
+  for (const std::shared_ptr<Job>& one : jobs)
+    one->past_caches = bytes >= kStreamCopyBytes;
   uint64_t file_end = 0;
   for (size_t i = jobs.size(); i-- > 0;) {  // a file's jobs follow each other, in the order of their offsets
     Job& one = *jobs[i];

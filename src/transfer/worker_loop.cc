@@ -23,8 +23,7 @@
 namespace headrace::transfer {
 namespace {
 
-constexpr uint64_t kSumStepBytes = uint64_t{32} << 10;    // fits the first-level or second-level cache of any processor
-constexpr uint64_t kStreamCopyBytes = uint64_t{8} << 20;  // smaller jobs may be of use in the processor's caches
+constexpr uint64_t kSumStepBytes = uint64_t{32} << 10;  // fits the first-level or second-level cache of any processor
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
@@ -39,7 +38,7 @@ Piece piece_of(const Part& part, uint64_t begin, uint64_t end) {
 }
 
 void copy(const Job& job, std::byte* target, const std::byte* source, uint64_t bytes) {
-  if (job.end() - job.parts.front().begin >= kStreamCopyBytes) {
+  if (job.past_caches) {
     memory::stream_copy(target, source, bytes);
   } else {
     std::memcpy(target, source, bytes);
@@ -451,6 +450,7 @@ void WorkerLoop::send_parts_alone(const Job& job, uint32_t first_part, uint64_t 
     auto one = std::make_shared<Job>();
     one->direction = job.direction;
     one->single = true;
+    one->past_caches = job.past_caches;
     one->summed = summed;
     one->priority = job.priority;
     one->file = job.file;
