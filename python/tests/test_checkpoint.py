@@ -16,6 +16,9 @@ torch = pytest.importorskip("torch")
 import headrace  # noqa: E402
 from headrace import _core  # noqa: E402
 
+# torch warns of its type complex32 wherever it makes such a tensor.
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
 
 def raw(tensor: Any) -> bytes:
     """The elements of a dense tensor, in order."""

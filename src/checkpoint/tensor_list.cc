@@ -39,8 +39,9 @@ class Lister {
       look_into(next);
     }
     if (error_) return std::unexpected(*std::move(error_));
-    // Found last first; in the order of the pickle for people.
-    std::ranges::stable_sort(tensors_, {}, &Found::node);
+    // In the order of the pickle, for people; one tensor may be there under several names. (Not stable_sort: that of GCC 12 does
+    // not compile with clang 19.)
+    std::ranges::sort(tensors_, {}, [](const Found& found) { return std::pair(found.node, found.place); });
     std::vector<StoredTensor> all;
     all.reserve(tensors_.size());
     for (Found& found : tensors_)
@@ -55,6 +56,7 @@ class Lister {
   };
   struct Found {
     PickleNode node = 0;
+    size_t place = 0;
     StoredTensor tensor;
   };
 
@@ -175,7 +177,7 @@ class Lister {
     if (__builtin_mul_overflow(count, element_bytes, &tensor.bytes)) return wrong("it is larger than memory");
     if (!requires_grad && arguments.size() > 4) requires_grad = pickle_.boolean(arguments[4]);
     tensor.requires_grad = requires_grad.value_or(false);
-    tensors_.push_back({node, std::move(tensor)});
+    tensors_.push_back({node, tensors_.size(), std::move(tensor)});
   }
 
   // Of a tuple, or of torch.Size of one.
