@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from . import numpy as numpy
+    from . import safetensors as safetensors
     from . import torch as torch
     from ._load import load as load
     from ._open import open as open
@@ -90,7 +91,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY_MODULES = ("torch", "numpy", "demo", "deepnvme", "integrations")
+_LAZY_MODULES = ("torch", "numpy", "safetensors", "demo", "deepnvme", "integrations")
 _LAZY_FUNCTIONS = {"save": "_save", "load": "_load", "open": "_open"}
 
 
@@ -109,4 +110,4 @@ def __getattr__(name: str) -> ModuleType | object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "torch", "numpy", *_LAZY_FUNCTIONS})
+    return sorted({*globals(), "torch", "numpy", "safetensors", *_LAZY_FUNCTIONS})

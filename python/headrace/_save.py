@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
 from ._default import default_handle
@@ -118,30 +118,50 @@ def _save_torch_legacy(obj: object, path: Path, durability: Durability, handle: 
 def _save_safetensors(
     obj: object, path: Path, metadata: dict[str, str] | None, durability: Durability, handle: Handle
 ) -> int:
-    import torch
-
     if not isinstance(obj, Mapping):
         raise TypeError(f"a safetensors file holds a dict of tensors, not a {type(obj).__name__}")
-    texts = None if metadata is None else list(metadata.items())
-    if texts is not None and not all(isinstance(part, str) for pair in texts for part in pair):
+    texts = metadata_pairs(metadata)
+    hosted = [host_tensor(name, value) for name, value in obj.items()]
+    stored = [one.stored for one in hosted]  # `hosted` keeps the bytes until the file is written
+    return _core.save_safetensors(handle, path, stored, texts, durability)
+
+
+class HostTensor(NamedTuple):
+    """Row-major values on the host, and what _core.save_safetensors wants to know of them."""
+
+    plain: torch.Tensor
+    stored: tuple[str, str, list[int], int, int]
+
+
+def host_tensor(name: str, value: object) -> HostTensor:
+    """A tensor for a safetensors file, whatever its strides and its device."""
+    import torch
+
+    if not isinstance(name, str):
+        raise TypeError(f"the names of a safetensors file are texts, and {name!r} is none")
+    name.encode()  # lone surrogates: UnicodeEncodeError
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
+    if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+        raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
+    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    dtype = str(plain.dtype).removeprefix("torch.")
+    shape = list(plain.shape)
+    if dtype == "float4_e2m1fn_x2":  # two to the byte, and the format counts elements
+        if not shape:
+            raise ValueError(f"tensor {name!r}: a scalar of packed 4-bit elements cannot be stored")
+        shape[-1] *= 2
+    return HostTensor(plain, (name, dtype, shape, plain.data_ptr(), plain.nbytes))
+
+
+def metadata_pairs(metadata: dict[str, str] | None) -> list[tuple[str, str]] | None:
+    """The texts of a header, checked."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(part, str) for pair in metadata.items() for part in pair
+    ):
         raise TypeError("metadata must be a dict from str to str")
-    tensors = []
-    kept = []  # copies live until the file is written
-    for name, value in obj.items():
-        if not isinstance(name, str):
-            raise TypeError(f"the names of a safetensors file are texts, and {name!r} is none")
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
-        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
-            raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
-        # Row-major values on the host, whatever the strides and the device.
-        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        kept.append(plain)
-        dtype = str(plain.dtype).removeprefix("torch.")
-        shape = list(plain.shape)
-        if dtype == "float4_e2m1fn_x2":  # two to the byte, and the format counts elements
-            if not shape:
-                raise ValueError(f"tensor {name!r}: a scalar of packed 4-bit elements cannot be stored")
-            shape[-1] *= 2
-        tensors.append((name, dtype, shape, plain.data_ptr(), plain.nbytes))
-    return _core.save_safetensors(handle, path, tensors, texts, durability)
+    for key, value in metadata.items():
+        (key + value).encode()  # lone surrogates: UnicodeEncodeError
+    return list(metadata.items())
