@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from ._core import CheckpointFile
 from ._default import default_handle
 from ._load import _storages, torch_shape, view_of
+from ._slices import leading_run
 from ._torch_unpickle import dtype_of
 
 if TYPE_CHECKING:
@@ -50,41 +50,15 @@ class StoredTensor:
 
     def __getitem__(self, index: Index) -> torch.Tensor:
         """As indexing the loaded tensor. Leading numbers and slices narrow down what is read."""
-        parts = index if isinstance(index, tuple) else (index,)
         if not self._contiguous or self.nbytes == 0:
             return self.load()[index]
-        offset, shape, rest = self._narrow(parts)
+        first, shape, rest = leading_run(index, list(self.shape))
         part = torch.empty(shape, dtype=self.dtype, device="cpu")
         if part.nbytes == self.nbytes:
             return self.load()[index]
         if part.nbytes:
-            self._opened._read_into(self._storage, self._offset + offset * self.dtype.itemsize, part)
+            self._opened._read_into(self._storage, self._offset + first * self.dtype.itemsize, part)
         return part[rest]
-
-    def _narrow(self, parts: tuple[Any, ...]) -> tuple[int, list[int], tuple[Any, ...]]:
-        """First element to read, shape of what is read, and the index into that."""
-        offset = 0
-        shape = list(self.shape)
-        for at, part in enumerate(parts):
-            if type(part) is int and shape:
-                size = shape.pop(0)
-                row = part + size if part < 0 else part
-                if not 0 <= row < size:
-                    raise IndexError(f"index {part} is out of bounds for dimension {at} of {self!r}")
-                offset += row * torch.Size(shape).numel()
-                continue
-            if isinstance(part, slice) and shape:
-                start, stop, step = part.indices(shape[0])
-                if step < 1:
-                    raise ValueError("step must be greater than zero")
-                stop = max(start, stop)
-                row_elements = torch.Size(shape[1:]).numel()
-                shape[0] = stop - start
-                return offset + start * row_elements, shape, (slice(None, None, step), *parts[at + 1 :])
-            if not isinstance(part, (EllipsisType, int, slice, type(None), torch.Tensor, list)):
-                raise TypeError(f"a tensor cannot be indexed with {type(part).__name__}")
-            return offset, shape, tuple(parts[at:])
-        return offset, shape, ()
 
 
 class Checkpoint(Mapping[str, StoredTensor]):
