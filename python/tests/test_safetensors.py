@@ -40,6 +40,16 @@ def package() -> Any:
     return pytest.importorskip("safetensors.torch", reason="the package safetensors is not installed")
 
 
+@pytest.fixture(scope="module")
+def package_or_none() -> Any:
+    """For tests that have something to say without it."""
+    try:
+        import safetensors.torch
+    except ImportError:
+        return None
+    return safetensors.torch
+
+
 @pytest.fixture
 def its_open(package: Any) -> Any:
     import safetensors
@@ -264,10 +274,11 @@ def refused() -> dict[str, tuple[Any, type[Exception], str]]:
 
 
 @pytest.mark.parametrize("case", refused())
-def test_what_the_package_refuses(tmp_path: Path, package: Any, case: str) -> None:
+def test_what_the_package_refuses(tmp_path: Path, package_or_none: Any, case: str) -> None:
     obj, error, message = refused()[case]
-    with pytest.raises(error):
-        package.save_file(obj, tmp_path / "theirs")
+    if package_or_none is not None:
+        with pytest.raises(error):
+            package_or_none.save_file(obj, tmp_path / "theirs")
     with pytest.raises(error, match=message):
         ours.save_file(obj, tmp_path / "ours")
     with pytest.raises(error, match=message):
@@ -514,7 +525,7 @@ HOSTILE = {what: (data, theirs) for what, data, theirs in hostile()}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_damaged_files_are_refused_by_every_way_in(tmp_path: Path, package: Any, what: str) -> None:
+def test_damaged_files_are_refused_by_every_way_in(tmp_path: Path, package_or_none: Any, what: str) -> None:
     data, theirs = HOSTILE[what]
     path = tmp_path / "a.safetensors"
     path.write_bytes(data)
@@ -531,9 +542,9 @@ def test_damaged_files_are_refused_by_every_way_in(tmp_path: Path, package: Any,
             way()
         assert isinstance(caught.value, ours.SafetensorError)
         assert "/proc/" not in str(caught.value)
-    if theirs:
+    if theirs and package_or_none is not None:
         with pytest.raises(Exception):  # noqa: B017
-            package.load_file(path)
+            package_or_none.load_file(path)
 
 
 def test_accepted_oddities(tmp_path: Path, package: Any) -> None:
