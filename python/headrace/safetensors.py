@@ -191,11 +191,12 @@ def load_model(
             else:
                 unexpected.append(name)
     if strict and (missing or unexpected):
-        lines = [f"{filename!r} does not fit {type(model).__name__}:"]
-        if missing:
-            lines.append(f"missing keys: {', '.join(map(repr, sorted(missing)))}")
-        if unexpected:
-            lines.append(f"unexpected keys: {', '.join(map(repr, sorted(unexpected)))}")
+        # In the words of Module.load_state_dict, which programs look for.
+        lines = [f"{os.fsdecode(filename)!r} does not fit {type(model).__name__}:"]
+        for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+            if names:
+                quoted = ", ".join(f'"{name}"' for name in sorted(names))
+                lines.append(f"{what} key(s) in state_dict: {quoted}")
         raise RuntimeError("\n    ".join(lines))
     return missing, unexpected
 
@@ -224,8 +225,8 @@ def _checked(tensors: dict[str, torch.Tensor]) -> list[HostTensor]:
     for name, value in tensors.items():
         if not value.is_nested and not value.is_contiguous():
             raise ValueError(
-                f"tensor {name!r} is not contiguous: pack it by .contiguous(), or save what it is a view of; "
-                "headrace.save and save_model(..., force_contiguous=True) pack it themselves"
+                f"tensor {name!r} is not contiguous: pack it by .contiguous(), or save what it is a view of, "
+                "or use save_model(..., force_contiguous=True) or headrace.save, which pack it"
             )
         hosted.append(host_tensor(name, value))
     return hosted
