@@ -248,6 +248,7 @@ bool PickleReader::set_from(size_t begin) {
     const PickleKind key = node(stack_[i]).kind;
     if (key == PickleKind::list || key == PickleKind::dict || key == PickleKind::set)
       return fail(fmt::format("{} cannot be a key", kind_name(key)));
+    if (!may_be_key(stack_[i])) return false;
   }
   if (count != 0) add_step(PickleStepKind::set_items, begin);
   return true;

@@ -183,6 +183,11 @@ class PickleReader {
   bool global();
   bool is_string(PickleNode index) const;
   bool binpersid();
+  bool may_be_key(PickleNode key);
+  bool may_be_keys(std::span<const PickleNode> items);
+  bool may_be_copied(uint64_t count);
+  bool may_be_items(PickleNode container, const std::function<bool(std::span<const PickleNode>)>& check);
+  bool may_be_arguments(PickleRole role, std::span<const PickleNode> arguments);
   bool call(PickleKind kind);
   bool reduce();
   bool newobj();
@@ -204,6 +209,7 @@ class PickleReader {
   PickleNode empty_tuple_ = format::kNoNode;
   std::map<std::string, uint32_t, std::less<>> global_indices_;
   std::string scratch_;
+  uint64_t copied_ = 0;  // by calls, from their arguments
   std::optional<Error> error_;
   Pickle out_;
 };

@@ -2,6 +2,7 @@
 // The opcodes that name globals, call them, and give state to what they made: where a pickle could do harm.
 // Any thread.
 // See the header for what is owned.
+#include <algorithm>
 #include <bit>
 
 #include <fmt/format.h>
@@ -19,6 +20,13 @@ namespace {
 
 // Each costs a string and two entries of tables. The pickles of a whole model hub have a few hundred together.
 constexpr size_t kGlobalsMax = 65'536;
+// Python hashes a tuple by its items, theirs included, again each time and by recursion: a few bytes that name one tuple
+// twice in the next, and so on, take for ever, and a million one within the other end the process.
+constexpr uint32_t kKeyItemsMax = 4096;
+constexpr uint32_t kKeyDepthMax = 100;
+// What calls copy from their arguments, in all: for pickles that name one long list or text again and again.
+constexpr uint64_t kCopiedFree = uint64_t{1} << 20;
+constexpr uint64_t kCopiedPerByte = 16;
 
 std::string_view as_characters(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -89,6 +97,71 @@ bool PickleReader::binpersid() {
   return push(PickleKind::storage, id);
 }
 
+bool PickleReader::may_be_key(PickleNode key) {
+  if (node(key).kind != PickleKind::tuple) return true;
+  struct Place {
+    std::span<const PickleNode> items;
+    size_t next = 0;
+  };
+  std::vector<Place> path = {{.items = out_.tuple_items(key)}};
+  uint32_t seen = 0;
+  while (!path.empty()) {
+    Place& place = path.back();
+    if (place.next == place.items.size()) {
+      path.pop_back();
+      continue;
+    }
+    const PickleNode item = place.items[place.next++];
+    if (++seen > kKeyItemsMax || path.size() > kKeyDepthMax)
+      return fail(fmt::format("a key is a tuple of more than {} items, or nested more than {} deep", kKeyItemsMax,
+                              kKeyDepthMax));
+    if (node(item).kind == PickleKind::tuple) path.push_back({.items = out_.tuple_items(item)});
+  }
+  return true;
+}
+
+bool PickleReader::may_be_copied(uint64_t count) {
+  copied_ += count;
+  if (copied_ <= kCopiedFree + kCopiedPerByte * input_.size()) return true;
+  return fail("the calls copy many times more than the pickle holds");
+}
+
+bool PickleReader::may_be_keys(std::span<const PickleNode> items) {
+  return may_be_copied(items.size()) && std::ranges::all_of(items, [&](PickleNode item) { return may_be_key(item); });
+}
+
+// All items that a list or tuple has by now; none of others.
+bool PickleReader::may_be_items(PickleNode container, const std::function<bool(std::span<const PickleNode>)>& check) {
+  const Node& held = node(container);
+  if (held.kind == PickleKind::tuple) return check(out_.tuple_items(container));
+  if (held.kind != PickleKind::list && held.kind != PickleKind::dict) return true;
+  for (uint32_t i = held.first_step; i != kPickleNoStep; i = out_.steps_[i].next) {
+    const std::span<const PickleNode> items = out_.operands(out_.steps_[i]);
+    const bool keys_known = held.kind == PickleKind::dict;  // and checked
+    if (!may_be_copied(1) || !(keys_known ? may_be_copied(items.size()) : check(items))) return false;
+  }
+  return true;
+}
+
+// Classes of Python copy what they are given, and hash it or the first items of what it holds.
+bool PickleReader::may_be_arguments(PickleRole role, std::span<const PickleNode> arguments) {
+  if (role != PickleRole::plain_class && role != PickleRole::counter && role != PickleRole::ordered_dict &&
+      role != PickleRole::function)
+    return true;
+  for (const PickleNode argument : arguments) {
+    if (is_string(argument) && !may_be_copied(out_.view(node(argument)).size())) return false;
+    const bool checked = may_be_items(argument, [&](std::span<const PickleNode> items) {
+      if (!may_be_keys(items)) return false;
+      return std::ranges::all_of(items, [&](PickleNode item) {
+        return node(item).kind != PickleKind::list ||
+               may_be_items(item, [&](std::span<const PickleNode> inner) { return may_be_keys(inner); });
+      });
+    });
+    if (!checked) return false;
+  }
+  return true;
+}
+
 // The callee and its arguments are on the stack.
 bool PickleReader::call(PickleKind kind) {
   const PickleNode arguments = stack_.back();
@@ -96,6 +169,7 @@ bool PickleReader::call(PickleKind kind) {
   if (node(arguments).kind != PickleKind::tuple)
     return fail(fmt::format("the arguments are {} rather than a tuple", name_of(node(arguments))));
   const PickleRole role = node(callee).role;
+  if (!may_be_arguments(role, out_.tuple_items(arguments))) return false;
   stack_.resize(stack_.size() - 2);
   return push(kind, pickle_halves(callee, arguments), role);
 }
@@ -106,6 +180,11 @@ bool PickleReader::reduce() {
   if (is_opaque(callee)) return call(PickleKind::call);
   if (callee.kind != PickleKind::global) return fail(fmt::format("{} cannot be called", name_of(callee)));
   if (!format::can_be_called(callee.role)) return fail(fmt::format("{} is no function or class", name_of(callee)));
+  // bytearray(n) is n zeros: a few bytes would take any amount of memory.
+  const std::span<const PickleNode> arguments = out_.tuple_items(stack_.back());
+  if (!arguments.empty() && out_.globals_[callee.value].qualified_name == "builtins.bytearray" &&
+      (node(arguments[0]).kind == PickleKind::integer || format::gives_tensor(node(arguments[0]).role)))
+    return fail(fmt::format("a bytearray is made of text, not of {}", name_of(node(arguments[0]))));
   return call(PickleKind::call);
 }
 
@@ -129,6 +208,7 @@ bool PickleReader::build() {
     const bool dict = state.kind == PickleKind::dict || (is_made(state) && format::gives_dict(state.role));
     if (format::gives_dict(target.role) && !dict && !is_opaque(state))
       return fail(fmt::format("the state of {} is {} rather than a dict", name_of_callee(target), name_of(state)));
+    if (format::gives_dict(target.role) && !may_be_items(stack_.back(), [](auto) { return true; })) return false;
   }
   add_step(PickleStepKind::build, stack_.size() - 1);
   return true;

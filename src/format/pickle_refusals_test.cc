@@ -78,6 +78,31 @@ TEST(PickleRefusals, AKeyThatPythonCannotHash) {
   expect_refused("}(NN\x8fNu.", 6, "a set cannot be a key");
 }
 
+TEST(PickleRefusals, AKeyThatTakesPythonForEverToHash) {
+  std::string doubled = "}K\1\x85q\0"s;  // each tuple holds the one before twice
+  for (char i = 0; i < 40; ++i)
+    doubled += "h"s + i + "h"s + i + "\x86q"s + static_cast<char>(i + 1);
+  expect_refused(doubled + "Ns.", doubled.size() + 1, "a key is a tuple of more than 4096 items");
+  const std::string deep = "})" + std::string(1'000'000, '\x85');
+  expect_refused(deep + "Ns.", deep.size() + 1, "nested more than 100 deep");
+  const std::string list = "cbuiltins\nset\n]" + doubled.substr(1) + "a\x85";
+  expect_refused(list + "R.", list.size(), "REDUCE: a key is a tuple");
+  const std::string pairs = "ccollections\nOrderedDict\n]]" + doubled.substr(1) + "aNaa\x85";
+  expect_refused(pairs + "R.", pairs.size(), "REDUCE: a key is a tuple");
+  const ParsedPickle ordinary("}K\1X\1\0\0\0a\x86K\1\x86Ns."s);
+  EXPECT_TRUE(ordinary.result.has_value());
+}
+
+TEST(PickleRefusals, CallsThatTakeManyTimesTheMemoryOfTheFile) {
+  expect_refused("cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."s, 26, "a bytearray is made of text, not of an int");
+  std::string copies = "cbuiltins\nset\nq"s + '\0' + "](" + std::string(10'000, 'N') + "e\x85q\1"s + "R";
+  for (int i = 0; i < 10'000; ++i)
+    copies += "h\0h\1R"s;
+  const ParsedPickle parsed(copies + ".");
+  ASSERT_FALSE(parsed.result.has_value());
+  EXPECT_TRUE(parsed.result.error().detail.contains("copy many times more")) << parsed.result.error().detail;
+}
+
 TEST(PickleRefusals, MemoMiss) {
   expect_refused("Nq\0h\1."s, 3, "BINGET: nothing was put into the memo at 1");
   expect_refused("j\xff\xff\xff\xff.", 0, "LONG_BINGET: nothing was put into the memo at 4294967295");
