@@ -3,7 +3,7 @@
 // Any thread; blocks.
 // New memory belongs to the result; scratch memory to the call.
 #include <algorithm>
-#include <numeric>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -23,6 +23,7 @@ constexpr uint64_t kOwnMemoryBytes = uint64_t{32} << 20;     // larger ones have
 constexpr uint64_t kGapBytesMax = uint64_t{64} << 10;        // between storages that are read in one go
 constexpr uint64_t kSmallPagesBytes = uint64_t{1} << 20;     // less than this is no use on a huge page
 constexpr uint64_t kGranuleBytes = 4096;
+constexpr uint64_t kPlaceBytes = 64;  // what storages that are moved begin at a multiple of, as in torch's own memory
 
 // The requests of one call, and what is to be checked once they are done.
 class Batch {
@@ -31,6 +32,12 @@ class Batch {
       : file_(file), cache_(cache), options_(options) {}
 
   void reserve(size_t items) { items_.reserve(items); }
+  // Memory for what the format has in front of a storage, where there is no better place for it.
+  Region scratch_for_lead(uint32_t storage) {
+    std::vector<std::byte>& lead =
+        scratch_.emplace_back(file_.storages[storage].offset_bytes - file_.lead_begin[storage]);
+    return {lead.data(), lead.size(), {}};
+  }
 
   void add(uint64_t offset, Region target) {
     if (target.bytes != 0) items_.push_back(item(offset, target, Checksum::none));
@@ -89,6 +96,7 @@ class Batch {
   CacheMode cache_;
   const LoadOptions& options_;
   std::vector<ReadItem> items_;
+  std::deque<std::vector<std::byte>> scratch_;
   std::vector<Lead> leads_;
   std::vector<Sum> sums_;
 };
@@ -109,21 +117,51 @@ Status refuse_unsummed(const CheckpointFile::Impl& file, uint32_t storage) {
             .detail = fmt::format("verify=require, but there is no sum to compare {} with", file.describe(storage))});
 }
 
-// Storages that lie near each other in the file, and the memory that becomes an image of it from the first to the last.
+// Storages that lie near each other in the file, and the memory that becomes an image of it from the first to the last. Those
+// that are moved lie one behind the other instead.
 struct Run {
   uint64_t begin = 0;  // whole granules, but for the end of the file
   uint64_t end = 0;
   std::vector<uint32_t> storages;  // by place in the file
 };
 
-std::vector<Run> runs_of(const CheckpointFile::Impl& file, std::span<const uint32_t> wanted) {
+// What the address of each storage has to be a multiple of for the elements of its tensors. Files of the legacy container and
+// of safetensors may put them anywhere, and compilers rely on it that no float lies at an odd address.
+std::vector<uint8_t> element_alignments(const CheckpointFile::Impl& file) {
+  constexpr uint8_t kUnknown = 8;  // of storages that no listed tensor views
+  std::vector<uint8_t> alignments(file.storages.size());
+  for (const StoredTensor& tensor : file.tensors) {
+    const auto bytes = static_cast<uint8_t>(std::max<uint32_t>(1, dtype_facts(tensor.dtype).torch_bytes));
+    alignments[tensor.storage] = std::max(alignments[tensor.storage], bytes);
+  }
+  std::ranges::replace(alignments, uint8_t{0}, kUnknown);
+  return alignments;
+}
+
+// Each once, by place in the file.
+std::vector<uint32_t> in_order(const CheckpointFile::Impl& file, std::span<const uint32_t> wanted) {
   std::vector<uint32_t> order;
   for (const uint32_t storage : wanted) {
     if (file.storages[storage].bytes != 0) order.push_back(storage);
   }
-  std::ranges::sort(order, {}, [&](uint32_t i) { return file.storages[i].offset_bytes; });
+  std::ranges::sort(order, {}, [&](uint32_t i) { return std::pair(file.storages[i].offset_bytes, i); });
   const auto twice = std::ranges::unique(order);
   order.erase(twice.begin(), twice.end());
+  return order;
+}
+
+std::vector<Run> runs_to_move(const CheckpointFile::Impl& file, std::span<const uint32_t> order) {
+  std::vector<Run> runs;
+  for (const uint32_t storage : order) {
+    const uint64_t bytes = base::align_up(file.storages[storage].bytes, kPlaceBytes);
+    if (runs.empty() || runs.back().end + bytes > kSharedMemoryBytes) runs.emplace_back();
+    runs.back().end += bytes;
+    runs.back().storages.push_back(storage);
+  }
+  return runs;
+}
+
+std::vector<Run> runs_of(const CheckpointFile::Impl& file, std::span<const uint32_t> order) {
   std::vector<Run> runs;
   uint64_t data_begin = 0;  // of the last run, to the byte
   uint64_t data_end = 0;
@@ -152,8 +190,6 @@ std::vector<Run> runs_of(const CheckpointFile::Impl& file, std::span<const uint3
 Status CheckpointFile::read(Handle& handle, std::span<const StorageRead> reads, const LoadOptions& options) const {
   Batch batch(*impl_, CacheMode::automatic, options);
   batch.reserve(2 * reads.size());
-  std::vector<std::vector<std::byte>> scratch;
-  scratch.reserve(reads.size());
   for (const StorageRead& one : reads) {
     if (one.storage >= impl_->storages.size() || one.offset_bytes > impl_->storages[one.storage].bytes ||
         one.target.bytes > impl_->storages[one.storage].bytes - one.offset_bytes) {
@@ -168,8 +204,7 @@ Status CheckpointFile::read(Handle& handle, std::span<const StorageRead> reads, 
       return refuse_unsummed(*impl_, one.storage);
     if (one.target.bytes == 0) continue;
     if (whole) {
-      std::vector<std::byte>& lead = scratch.emplace_back(stored.offset_bytes - impl_->lead_begin[one.storage]);
-      batch.add_storage(one.storage, {lead.data(), lead.size(), {}}, one.target);
+      batch.add_storage(one.storage, batch.scratch_for_lead(one.storage), one.target);
     } else {
       batch.add(stored.offset_bytes + one.offset_bytes, one.target);
     }
@@ -188,15 +223,21 @@ Result<LoadedStorages> CheckpointFile::load(Handle& handle, std::span<const uint
     if (options.verify == Verify::require && impl_->storages[storage].bytes != 0 && !impl_->storages[storage].crc32)
       return std::unexpected(refuse_unsummed(*impl_, storage).error());
   }
-  const std::vector<Run> runs = runs_of(*impl_, storages);
+  const std::vector<uint32_t> order = in_order(*impl_, storages);
+  const std::vector<uint8_t> alignments = element_alignments(*impl_);
+  std::vector<uint32_t> in_place;
+  std::vector<uint32_t> moved;
+  for (const uint32_t storage : order)
+    (impl_->storages[storage].offset_bytes % alignments[storage] == 0 ? in_place : moved).push_back(storage);
   LoadedStorages loaded;
   std::vector<LoadedBytes> places(impl_->storages.size());
-  const CacheMode cache =
-      runs.empty() ? CacheMode::automatic : cache_mode(impl_->file, runs.front().begin, runs.back().end);
+  const CacheMode cache = order.empty()
+                              ? CacheMode::automatic
+                              : cache_mode(impl_->file, impl_->lead_begin[order.front()],
+                                           impl_->storages[order.back()].offset_bytes + impl_->storages[order.back()].bytes);
   Batch batch(*impl_, cache, options);
-  batch.reserve(2 * storages.size() + runs.size());
-  for (const Run& run : runs) {
-    const uint64_t bytes = run.end - run.begin;
+  batch.reserve(2 * storages.size() + 2 * order.size());
+  const auto add_memory = [&](uint64_t bytes) -> Result<std::byte*> {
     // It will be the user's own memory: neither locked nor pinned.
     Result<Buffer> memory =
         Buffer::create(bytes, {.pages = bytes < kSmallPagesBytes ? PageKind::small : PageKind::transparent,
@@ -207,18 +248,34 @@ Result<LoadedStorages> CheckpointFile::load(Handle& handle, std::span<const uint
       error.path = impl_->path;
       return std::unexpected(std::move(error));
     }
-    std::byte* const image = memory->data();
+    loaded.memory.push_back(*std::move(memory));
+    return loaded.memory.back().data();
+  };
+  const auto place = [&](uint32_t storage, std::byte* data) {
+    const uint64_t bytes = impl_->storages[storage].bytes;
+    places[storage] = {.data = data, .bytes = bytes, .memory = static_cast<uint32_t>(loaded.memory.size() - 1)};
+    return Region{data, bytes, {}};
+  };
+  for (const Run& run : runs_of(*impl_, in_place)) {
+    const Result<std::byte*> image = add_memory(run.end - run.begin);
+    if (!image) return std::unexpected(image.error());
     uint64_t position = run.begin;
     for (const uint32_t storage : run.storages) {
       const StoredBytes& stored = impl_->storages[storage];
-      std::byte* const data = image + (stored.offset_bytes - run.begin);
-      batch.add_storage(storage, {image + (position - run.begin), stored.offset_bytes - position, {}},
-                        {data, stored.bytes, {}});
-      places[storage] = {.data = data, .bytes = stored.bytes, .memory = static_cast<uint32_t>(loaded.memory.size())};
+      batch.add_storage(storage, {*image + (position - run.begin), stored.offset_bytes - position, {}},
+                        place(storage, *image + (stored.offset_bytes - run.begin)));
       position = stored.offset_bytes + stored.bytes;
     }
-    batch.add(position, {image + (position - run.begin), run.end - position, {}});
-    loaded.memory.push_back(*std::move(memory));
+    batch.add(position, {*image + (position - run.begin), run.end - position, {}});
+  }
+  for (const Run& run : runs_to_move(*impl_, moved)) {
+    const Result<std::byte*> memory = add_memory(run.end);
+    if (!memory) return std::unexpected(memory.error());
+    std::byte* next = *memory;
+    for (const uint32_t storage : run.storages) {
+      batch.add_storage(storage, batch.scratch_for_lead(storage), place(storage, next));
+      next += base::align_up(impl_->storages[storage].bytes, kPlaceBytes);
+    }
   }
   if (Status done = batch.run(handle); !done) return std::unexpected(std::move(done).error());
   loaded.storages.reserve(storages.size());
