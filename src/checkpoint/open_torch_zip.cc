@@ -55,7 +55,8 @@ Result<std::vector<std::byte>> read_record(Reader& reader, const ZipEntry& entry
   return all;
 }
 
-// Places as torch lays records out, if what follows each says that it did; else the local headers are read.
+// Places as torch lays records out, if torch's marks are on the entry and what follows each says that it did; else the local
+// headers are read.
 Status find_places(CheckpointFile::Impl& file, Reader& reader, uint32_t alignment) {
   std::vector<Reader::Range> headers;
   std::vector<uint32_t> unsure;
@@ -67,7 +68,8 @@ Status find_places(CheckpointFile::Impl& file, Reader& reader, uint32_t alignmen
                                 : zip64          ? format::kZip64DescriptorBytes
                                                  : format::kZipDescriptorBytes;
     file.storages[i].offset_bytes = begin;
-    if (begin <= entry.limit && entry.limit - begin == entry.bytes + descriptor) continue;
+    const bool of_torch = entry.version_needed == 0 && (entry.flags & format::kZipFlagUtf8) != 0;
+    if (of_torch && begin <= entry.limit && entry.limit - begin == entry.bytes + descriptor) continue;
     unsure.push_back(i);
     headers.push_back({entry.header_begin, format::kZipLocalHeaderBytes});
   }

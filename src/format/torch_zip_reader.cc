@@ -122,6 +122,7 @@ Result<ZipEntry> parse_entry(std::span<const std::byte> rest, uint64_t offset) {
   ZipEntry entry;
   entry.flags = load_little<uint16_t>(rest, 8);
   entry.method = load_little<uint16_t>(rest, 10);
+  entry.version_needed = load_little<uint16_t>(rest, 6);
   entry.sum = load_little<uint32_t>(rest, 16);
   uint64_t compressed = load_little<uint32_t>(rest, 20);
   entry.bytes = load_little<uint32_t>(rest, 24);
