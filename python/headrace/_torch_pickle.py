@@ -21,6 +21,7 @@ class Storages:
         self._keys: dict[int, str] = {}
         self._dtypes: dict[int, torch.dtype] = {}
         self.list: list[torch.UntypedStorage] = []
+        self._bytes: list[int] = []
 
     def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
         """The id of a storage; None for everything else, which is pickled."""
@@ -46,11 +47,16 @@ class Storages:
         if key is None:
             key = self._keys[storage._cdata] = str(len(self.list))
             self.list.append(storage)
+            # A storage may end within an element, and torch cannot read such a record.
+            self._bytes.append(count * torch._utils._element_size(dtype))
         return ("storage", kind, key, location_tag(storage), count)
 
     def on_host(self) -> list[torch.UntypedStorage]:
         """The storages with bytes in this process's memory; those of devices are copied."""
-        return [storage if storage.device.type == "cpu" else storage.cpu() for storage in self.list]
+        return [
+            (storage if storage.nbytes() == nbytes else storage[:nbytes]).cpu()
+            for storage, nbytes in zip(self.list, self._bytes, strict=True)
+        ]
 
 
 class LegacyStorages(Storages):

@@ -184,6 +184,7 @@ class Walk {
     plain(!truth(tensor, "is_mkldnn") && (!types().may_have_names || tensor.attr("has_names")().ptr() == Py_False));
     const DType dtype = dtype_of(tensor.attr("dtype"));
     const nb::object storage = tensor.attr("untyped_storage")();
+    plain(nb::cast<uint64_t>(storage.attr("nbytes")()) % dtype_facts(dtype).torch_bytes == 0);
     plain(storage.attr("device").attr("type").equal(nb::str("cpu")));
     const auto identity = nb::cast<uintptr_t>(storage.attr("_cdata"));
     const auto address = nb::cast<uintptr_t>(storage.attr("data_ptr")());
