@@ -100,8 +100,10 @@ struct StoredTensor {
   uint32_t storage = 0;          // index into CheckpointFile::storages()
   uint64_t storage_offset_bytes = 0;
   uint64_t bytes = 0;  // of its elements
-  bool contiguous = true;
+  bool contiguous = true;  // its elements lie in order, and as they are
   bool requires_grad = false;
+  bool conjugate = false;  // complex elements lie there with the other sign of the imaginary part
+  bool negative = false;   // elements lie there with the other sign
 };
 
 enum class Verify : uint8_t {
@@ -149,6 +151,8 @@ class HEADRACE_EXPORT CheckpointFile {
   [[nodiscard]] CheckpointFormat format() const noexcept;
   [[nodiscard]] const std::string& path() const noexcept;
   [[nodiscard]] uint64_t file_bytes() const noexcept;
+  // Of the open file, to map it: the path may name another one by now. It belongs to this object.
+  [[nodiscard]] int descriptor() const noexcept;
   [[nodiscard]] std::span<const StoredBytes> storages() const noexcept;
   [[nodiscard]] std::optional<uint32_t> find_storage(std::string_view key) const;
   // All of a safetensors file; of a torch file those that nested dicts, lists and tuples lead to.

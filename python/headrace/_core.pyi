@@ -464,6 +464,9 @@ class CheckpointFile:
     @property
     def file_bytes(self) -> int: ...
 
+    def fileno(self) -> int:
+        """The descriptor of the open file, which stays this object's."""
+
     @property
     def little_endian(self) -> bool: ...
 
@@ -476,9 +479,9 @@ class CheckpointFile:
     def storages(self) -> list[tuple[str, int, int, int | None, str | None, str | None]]:
         """(key, offset, bytes, crc32, dtype, location) each."""
 
-    def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool]]:
+    def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool, str]]:
         """
-        (name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad) each.
+        (name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad, conj and neg) each.
         """
 
     def globals(self, known: bool) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,11 @@ def load(
 
     ``map_location``: as in torch.load. ``weights_only=False`` lets the file run code: only for files you
     trust. ``into``: a dict (nested as saved) of tensors that are filled in place and returned; names, shapes
-    and dtypes must be those of the file. ``verify``: "auto" compares the CRC-32 of each record of a zip
+    and dtypes must be those of the file. What else is in it stays as it is; on an error some tensors may be
+    filled and others not. ``verify``: "auto" compares the CRC-32 of each record of a zip
     container that is read whole; "require" also refuses files and ranges without sums; "off" compares
     nothing. ``mmap=True`` maps the file: tensors are views of it (changes stay private), and nothing is
-    verified. ``handle``: the Handle to read with; by default one that the process shares.
+    verified; those that the file holds at odd places (legacy containers) are copied. ``handle``: the Handle to read with; by default one that the process shares.
 
     New tensors lie in memory on huge pages; small ones share blocks of up to 64 MiB, each of which is freed
     when its last tensor is. Their storages cannot be resized. Raises FormatError for a file that is damaged,
@@ -126,13 +128,18 @@ def _storages(
     file: CheckpointFile, wanted: list[int], verify: Verify, mmap: bool, handle: Handle
 ) -> list[Any]:
     """Storages of these numbers, each over its own bytes."""
-    from ._torch_unpickle import empty_storage, mapped_storage, part_of, storage_of
+    from ._torch_unpickle import aligned, empty_storage, mapped_storage, part_of, storage_of
 
     if mmap:
         facts = file.storages()
-        mapped = mapped_storage(os.fsdecode(file.name), file.file_bytes)
-        ranges = [facts[i][1:3] for i in wanted]
-        return [part_of(mapped, offset, nbytes) if nbytes else empty_storage() for offset, nbytes in ranges]
+        mapped = mapped_storage(file)
+        types = {tensor[4]: tensor[1] for tensor in file.tensors()} if file.format == "safetensors" else {}
+        return [
+            aligned(part_of(mapped, facts[i][1], facts[i][2]), types.get(i, facts[i][4]))
+            if facts[i][2]
+            else empty_storage()
+            for i in wanted
+        ]
     places, memory = file.load(handle, wanted, verify)
     wholes = [storage_of(one) for one in memory]
     return [part_of(wholes[i], offset, nbytes) if nbytes else empty_storage() for i, offset, nbytes in places]
@@ -148,7 +155,7 @@ def _load_torch(
 ) -> Any:
     import torch
 
-    from ._torch_unpickle import is_meta, refuse_unsafe, replay, restorer, typed, unpickle
+    from ._torch_unpickle import is_meta, on_host, refuse_unsafe, replay, restorer, typed, unpickle
 
     if not file.little_endian:
         # The bytes of every element have to be swapped: torch's own loader does that.
@@ -167,10 +174,11 @@ def _load_torch(
         loaded = _storages(file, everything, verify, mmap, handle)
         untyped = [restore(storage, fact[5] or "cpu") for storage, fact in zip(loaded, facts, strict=True)]
     storages = [typed(storage, fact[4]) for storage, fact in zip(untyped, facts, strict=True)]
-    if known and weights_only:
-        return replay(file, storages)
-    by_key = {fact[0]: storage for fact, storage in zip(facts, storages, strict=True)}
-    return unpickle(file, by_key, weights_only, map_location)
+    with on_host(untyped):
+        if known and weights_only:
+            return replay(file, storages)
+        by_key = {fact[0]: storage for fact, storage in zip(facts, storages, strict=True)}
+        return unpickle(file, by_key, weights_only, map_location)
 
 
 def _load_safetensors(
@@ -203,15 +211,29 @@ def torch_shape(dtype: str, shape: list[int], strides: list[int]) -> tuple[list[
     return [*shape[:-1], shape[-1] // 2], [*(stride // 2 for stride in strides[:-1]), 1]
 
 
-def view_of(storage: Any, dtype: str, offset_bytes: int, shape: list[int], strides: list[int]) -> Any:
-    """A tensor over part of a storage."""
+def view_of(
+    storage: Any, dtype: str, offset_bytes: int, shape: list[int], strides: list[int], bits: str = ""
+) -> Any:
+    """A tensor over part of a storage. ``bits``: "conj", "neg" or both, for values that are not as stored."""
     import torch
 
     from ._torch_unpickle import dtype_of
 
     kind = dtype_of(dtype)
     empty = torch.empty(0, dtype=kind, device=storage.device)
-    return empty.set_(storage, offset_bytes // kind.itemsize, shape, strides)
+    view = empty.set_(storage, offset_bytes // kind.itemsize, shape, strides)
+    view = view.conj() if "conj" in bits else view
+    return torch._neg_view(view) if "neg" in bits else view
+
+
+def _refuse_overlaps(reads: list[tuple[int, int, Any]]) -> None:
+    """ValueError if two of these (address, end, what of the file) would fill one memory with different bytes."""
+    reads.sort(key=lambda read: read[:2])
+    for one, other in itertools.pairwise(reads):
+        if other[0] < one[1] and (one[:2] != other[:2] or one[2][1:] != other[2][1:]):
+            raise ValueError(
+                f"{one[2][0]!r} and {other[2][0]!r} of into= share memory, and in the file they do not"
+            )
 
 
 def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
@@ -221,6 +243,8 @@ def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
     import torch
 
     if isinstance(value, torch.Tensor):
+        if prefix in found:
+            raise ValueError(f"into= holds two tensors whose keys both make the name {prefix!r}")
         found[prefix] = value
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -261,11 +285,15 @@ def _fill(
         raise KeyError(f"{path!r} does not hold the tensors of into=: {'; '.join(parts)}")
     reads: dict[CheckpointFile, list[tuple[int, int, int, int]]] = {}
     later: dict[CheckpointFile, list[tuple[torch.Tensor, tuple[Any, ...]]]] = {}
+    filled: list[tuple[int, int, tuple[Any, ...]]] = []
     for name, target in targets.items():
+        if target.is_meta or target.is_quantized:
+            what = "a meta tensor, which has no memory" if target.is_meta else "quantised: its scale would stay"
+            raise ValueError(f"tensor {name!r} of into= cannot be filled, because it is {what}")
         file, facts = stored[name]
         if not file.little_endian:
             raise ValueError("into= does not swap bytes: this file was written by a big-endian machine")
-        _, dtype, shape, strides, storage, offset, nbytes, contiguous, _ = facts
+        _, dtype, shape, strides, storage, offset, nbytes, contiguous, _, bits = facts
         if file.format == "safetensors":
             shape, strides = torch_shape(dtype, shape, strides)
         if list(target.shape) != shape or target.dtype != dtype_of(dtype):
@@ -275,19 +303,25 @@ def _fill(
             )
         if contiguous and _is_plain(target):
             reads.setdefault(file, []).append((storage, offset, target.data_ptr(), nbytes))
+            if nbytes:
+                begin = target.data_ptr()
+                filled.append((begin, begin + nbytes, (name, id(file), storage, offset)))
         else:
-            later.setdefault(file, []).append((target, (dtype, storage, offset, shape, strides)))
-    for file, wanted in reads.items():
-        file.read(handle, wanted, verify)
-    for file, views in later.items():
-        numbers = sorted({view[1] for _, view in views})
-        loaded = dict(zip(numbers, _storages(file, numbers, verify, False, handle), strict=True))
-        with torch.no_grad():
-            for target, (dtype, storage, offset, shape, strides) in views:
-                target.copy_(view_of(loaded[storage], dtype, offset, shape, strides))
-    for target in targets.values():
-        if not target.is_inference():
-            torch.autograd.graph.increment_version(target)
+            later.setdefault(file, []).append((target, (dtype, storage, offset, shape, strides, bits)))
+    _refuse_overlaps(filled)
+    try:
+        for file, wanted in reads.items():
+            file.read(handle, wanted, verify)
+        for file, views in later.items():
+            numbers = sorted({view[1] for _, view in views})
+            loaded = dict(zip(numbers, _storages(file, numbers, verify, False, handle), strict=True))
+            with torch.no_grad():
+                for target, (dtype, storage, offset, shape, strides, bits) in views:
+                    target.copy_(view_of(loaded[storage], dtype, offset, shape, strides, bits))
+    finally:
+        for target in targets.values():
+            if not target.is_inference():
+                torch.autograd.graph.increment_version(target)
     return into
 
 

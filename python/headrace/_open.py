@@ -28,7 +28,7 @@ class StoredTensor:
     def __init__(self, opened: Checkpoint, facts: tuple[Any, ...]) -> None:
         self._opened = opened
         self.name: str
-        self.name, dtype, shape, strides, self._storage, self._offset, _, self._contiguous, _ = facts
+        self.name, dtype, shape, strides, self._storage, self._offset, _, self._contiguous, _, _ = facts
         self.dtype = dtype_of(dtype)
         self._dtype_name = dtype
         if opened.format == "safetensors":
@@ -102,11 +102,11 @@ class Checkpoint(Mapping[str, StoredTensor]):
             zip(numbers, _storages(file, numbers, self._verify, False, self._handle), strict=True)
         )
         result = {}
-        for name, (_, dtype, shape, strides, storage, offset, _, _, requires_grad) in zip(
+        for name, (_, dtype, shape, strides, storage, offset, _, _, requires_grad, bits) in zip(
             wanted, facts, strict=True
         ):
             layout = torch_shape(dtype, shape, strides) if self.format == "safetensors" else (shape, strides)
-            tensor = view_of(storages[storage], dtype, offset, *layout)
+            tensor = view_of(storages[storage], dtype, offset, *layout, bits)
             result[name] = tensor.requires_grad_() if requires_grad else tensor
         return result
 

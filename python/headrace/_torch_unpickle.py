@@ -6,8 +6,11 @@ Source of the rules: torch/serialization.py and torch/_weights_only_unpickler.py
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
+import mmap
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +42,28 @@ def empty_storage() -> torch.UntypedStorage:
     return torch.UntypedStorage(0, device="cpu")
 
 
-def mapped_storage(path: str, nbytes: int) -> torch.UntypedStorage:
+def mapped_storage(file: CheckpointFile) -> torch.UntypedStorage:
     """The bytes of a file, mapped; what is written to them stays in this process."""
-    return torch.UntypedStorage.from_file(path, False, nbytes)
+    if file.file_bytes == 0:
+        return empty_storage()
+    # By the descriptor: the path may name another file by now, whose bytes are not those that were looked at.
+    path = f"/proc/self/fd/{file.fileno()}"
+    if os.path.exists(path):
+        return torch.UntypedStorage.from_file(path, False, file.file_bytes)
+    # Without /proc: this keeps a second descriptor open for as long as the mapping lives.
+    mapped = mmap.mmap(file.fileno(), file.file_bytes, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(mapped, dtype=torch.uint8).untyped_storage()
 
 
 def part_of(whole: torch.UntypedStorage, offset: int, nbytes: int) -> torch.UntypedStorage:
     """A storage of part of the bytes of another, which it keeps alive. It cannot be resized."""
     return whole[offset : offset + nbytes]
+
+
+def aligned(storage: torch.UntypedStorage, dtype: str | None) -> torch.UntypedStorage:
+    """A copy in memory of its own, if elements of this type must not lie where the storage does."""
+    size = 8 if dtype is None else dtype_of(dtype).itemsize
+    return storage if storage.data_ptr() % size == 0 else storage.clone()
 
 
 def restorer(map_location: MapLocation) -> Callable[[torch.UntypedStorage, str], Any]:
@@ -62,6 +79,14 @@ def restorer(map_location: MapLocation) -> Callable[[torch.UntypedStorage, str],
 def is_meta(map_location: MapLocation) -> bool:
     """True if tensors are wanted without their data."""
     return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
+
+
+def on_host(storages: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Where sparse tensors are put together: torch would put them on its default device, or drop them on "meta"."""
+    get_default = getattr(torch, "get_default_device", None)
+    if get_default is None or get_default().type == "cpu" or any(s.device.type != "cpu" for s in storages):
+        return contextlib.nullcontext()
+    return torch.device("cpu")
 
 
 def typed(storage: torch.UntypedStorage, dtype: str | None) -> torch.storage.TypedStorage:

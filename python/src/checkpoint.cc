@@ -165,7 +165,7 @@ nb::list storages_of(const CheckpointObject& self) {
   return all;
 }
 
-// (name, dtype, shape, strides, storage, offset in it in bytes, bytes, contiguous, requires_grad)
+// (name, dtype, shape, strides, storage, offset in it in bytes, bytes, contiguous, requires_grad, "conj neg")
 nb::list tensors_of(const CheckpointObject& self) {
   nb::list all;
   for (const StoredTensor& one : self.file.tensors()) {
@@ -177,7 +177,8 @@ nb::list tensors_of(const CheckpointObject& self) {
     }
     if (name == nullptr) throw nb::python_error();
     all.append(nb::make_tuple(nb::steal(name), nb::str(dtype.data(), dtype.size()), one.shape, one.strides, one.storage,
-                              one.storage_offset_bytes, one.bytes, one.contiguous, one.requires_grad));
+                              one.storage_offset_bytes, one.bytes, one.contiguous, one.requires_grad,
+                              std::string(one.conjugate ? "conj" : "") + (one.negative ? " neg" : "")));
   }
   return all;
 }
@@ -271,6 +272,8 @@ void bind_checkpoint(nb::module_& module) {
       .def_prop_ro("format",
                    [](const CheckpointObject& self) { return std::string(checkpoint_format_name(self.file.format())); })
       .def_prop_ro("file_bytes", [](const CheckpointObject& self) { return self.file.file_bytes(); })
+      .def("fileno", [](const CheckpointObject& self) { return self.file.descriptor(); }, nb::sig("def fileno(self) -> int"),
+           "The descriptor of the open file, which stays this object's.")
       .def_prop_ro("little_endian", [](const CheckpointObject& self) { return self.file.little_endian(); })
       .def_prop_ro("metadata", &metadata_of, nb::sig("def metadata(self) -> dict[str, str] | None"))
       .def_prop_ro("pickle",
@@ -282,8 +285,8 @@ void bind_checkpoint(nb::module_& module) {
            nb::sig("def storages(self) -> list[tuple[str, int, int, int | None, str | None, str | None]]"),
            "(key, offset, bytes, crc32, dtype, location) each.")
       .def("tensors", &tensors_of,
-           nb::sig("def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool]]"),
-           "(name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad) each.")
+           nb::sig("def tensors(self) -> list[tuple[str, str, list[int], list[int], int, int, int, bool, bool, str]]"),
+           "(name, dtype, shape, strides, storage, offset in it, bytes, contiguous, requires_grad, conj and neg) each.")
       .def("globals", &globals_of, nb::arg("known"), nb::sig("def globals(self, known: bool) -> list[str]"),
            "The names that the pickle refers to: those that weights_only admits, or the others.")
       .def("load", &load_storages, nb::arg("handle"), nb::arg("storages"), nb::arg("verify"),

@@ -13,6 +13,7 @@
 #include "base/little_endian.h"
 #include "checkpoint/waiting.h"
 #include "format/format_error.h"
+#include "transfer/open_file.h"
 
 namespace headrace {
 
@@ -165,6 +166,7 @@ CheckpointFile::~CheckpointFile() = default;
 CheckpointFormat CheckpointFile::format() const noexcept { return impl_->format; }
 const std::string& CheckpointFile::path() const noexcept { return impl_->path; }
 uint64_t CheckpointFile::file_bytes() const noexcept { return impl_->file_bytes; }
+int CheckpointFile::descriptor() const noexcept { return impl_->file.internal()->descriptor(); }
 std::span<const StoredBytes> CheckpointFile::storages() const noexcept { return impl_->storages; }
 std::span<const StoredTensor> CheckpointFile::tensors() const noexcept { return impl_->tensors; }
 const std::optional<Metadata>& CheckpointFile::metadata() const noexcept { return impl_->metadata; }

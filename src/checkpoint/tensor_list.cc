@@ -168,7 +168,15 @@ class Lister {
     tensor.shape.assign(shape->begin(), shape->end());
     tensor.strides = *strides;
     tensor.storage_offset_bytes = *extent != 0 ? first * element_bytes : 0;
-    tensor.contiguous = is_row_major(*shape, *strides);
+    const size_t facts = v3 ? 7 : 6;
+    if (callee != "torch._utils._rebuild_qtensor" && arguments.size() > facts) {
+      for (const PickleEntry& entry : pickle_.entries(arguments[facts])) {
+        const bool yes = pickle_.boolean(entry.value).value_or(false);
+        if (pickle_.text(entry.key) == "conj") tensor.conjugate = yes;
+        if (pickle_.text(entry.key) == "neg") tensor.negative = yes;
+      }
+    }
+    tensor.contiguous = is_row_major(*shape, *strides) && !tensor.conjugate && !tensor.negative;
     uint64_t count = *extent == 0 ? 0 : 1;
     for (const int64_t size : *shape) {
       // A tensor of strides 0 may have more elements than its storage.
