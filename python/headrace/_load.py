@@ -288,7 +288,9 @@ def _fill(
     filled: list[tuple[int, int, tuple[Any, ...]]] = []
     for name, target in targets.items():
         if target.is_meta or target.is_quantized:
-            what = "a meta tensor, which has no memory" if target.is_meta else "quantised: its scale would stay"
+            what = (
+                "a meta tensor, which has no memory" if target.is_meta else "quantised: its scale would stay"
+            )
             raise ValueError(f"tensor {name!r} of into= cannot be filled, because it is {what}")
         file, facts = stored[name]
         if not file.little_endian:

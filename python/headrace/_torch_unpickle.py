@@ -82,11 +82,12 @@ def is_meta(map_location: MapLocation) -> bool:
 
 
 def on_host(storages: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Where sparse tensors are put together: torch would put them on its default device, or drop them on "meta"."""
-    get_default = getattr(torch, "get_default_device", None)
-    if get_default is None or get_default().type == "cpu" or any(s.device.type != "cpu" for s in storages):
+    """For sparse tensors: torch puts them on its default device, and loses their values when that is "meta"."""
+    default = getattr(torch, "get_default_device", None)
+    if default is None or default().type == "cpu" or any(one.device.type != "cpu" for one in storages):
         return contextlib.nullcontext()
-    return torch.device("cpu")
+    on_cpu: contextlib.AbstractContextManager[Any] = torch.device("cpu")
+    return on_cpu
 
 
 def typed(storage: torch.UntypedStorage, dtype: str | None) -> torch.storage.TypedStorage:
