@@ -39,7 +39,8 @@ def load(
     filled and others not. ``verify``: "auto" compares the CRC-32 of each record of a zip
     container that is read whole; "require" also refuses files and ranges without sums; "off" compares
     nothing. ``mmap=True`` maps the file: tensors are views of it (changes stay private), and nothing is
-    verified; those that the file holds at odd places (legacy containers) are copied. ``handle``: the Handle to read with; by default one that the process shares.
+    verified; those that the file holds at odd places (legacy containers) are copied. ``handle``: the Handle
+    to read with; by default one that the process shares.
 
     New tensors lie in memory on huge pages; small ones share blocks of up to 64 MiB, each of which is freed
     when its last tensor is. Their storages cannot be resized. Raises FormatError for a file that is damaged,
@@ -227,7 +228,7 @@ def view_of(
 
 
 def _refuse_overlaps(reads: list[tuple[int, int, Any]]) -> None:
-    """ValueError if two of these (address, end, what of the file) would fill one memory with different bytes."""
+    """ValueError if two of (address, end, what of the file) would fill one memory with different bytes."""
     reads.sort(key=lambda read: read[:2])
     for one, other in itertools.pairwise(reads):
         if other[0] < one[1] and (one[:2] != other[:2] or one[2][1:] != other[2][1:]):
@@ -288,10 +289,8 @@ def _fill(
     filled: list[tuple[int, int, tuple[Any, ...]]] = []
     for name, target in targets.items():
         if target.is_meta or target.is_quantized:
-            what = (
-                "a meta tensor, which has no memory" if target.is_meta else "quantised: its scale would stay"
-            )
-            raise ValueError(f"tensor {name!r} of into= cannot be filled, because it is {what}")
+            what = "it has no memory (meta)" if target.is_meta else "its scale would stay (quantised)"
+            raise ValueError(f"tensor {name!r} of into= cannot be filled: {what}")
         file, facts = stored[name]
         if not file.little_endian:
             raise ValueError("into= does not swap bytes: this file was written by a big-endian machine")

@@ -82,7 +82,7 @@ def is_meta(map_location: MapLocation) -> bool:
 
 
 def on_host(storages: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """For sparse tensors: torch puts them on its default device, and loses their values when that is "meta"."""
+    """For sparse tensors: torch puts them on its default device, and loses them if that is "meta"."""
     default = getattr(torch, "get_default_device", None)
     if default is None or default().type == "cpu" or any(one.device.type != "cpu" for one in storages):
         return contextlib.nullcontext()
@@ -157,6 +157,8 @@ def unpickle(
     """The object by torch's own unpicklers over our storages, for what `replay` does not make."""
 
     def persistent_load(saved_id: Any) -> Any:
+        if isinstance(saved_id, tuple) and len(saved_id) == 4 and _text(saved_id[0]) == "module":
+            return saved_id[1]  # legacy: a class, and its source, which torch compares and only warns about
         if not isinstance(saved_id, tuple) or len(saved_id) < 3 or _text(saved_id[0]) != "storage":
             raise pickle.UnpicklingError(f"unknown persistent id {saved_id!r}")
         return storages[_text(saved_id[2])]

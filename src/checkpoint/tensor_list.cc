@@ -150,7 +150,8 @@ class Lister {
     } else if (!dtype) {
       dtype = DType::uint8;
     }
-    if (!dtype) return;  // an element type of a newer torch: not for us to name
+    // An element type of a newer torch, or several elements to a byte: not for us to name.
+    if (!dtype || dtype == DType::quint4x2 || dtype == DType::quint2x4) return;
     StoredTensor tensor;
     const auto found = std::ranges::lower_bound(file_.storages, storage->key, {},
                                                 [](const StoredBytes& one) { return std::string_view(one.key); });

@@ -79,6 +79,12 @@ bool PickleReader::binpersid() {
   if (node(id).kind != PickleKind::tuple)
     return fail(fmt::format("the persistent id is {} rather than a tuple", name_of(node(id))));
   const std::span<const PickleNode> items = out_.tuple_items(id);
+  // ("module", class, file, source): how a legacy file names a class of modules. It is no more than that class.
+  if (collect_ && items.size() == 4 && is_string(items[0]) && out_.characters(items[0]) == "module" &&
+      node(items[1]).kind == PickleKind::global) {
+    stack_.back() = items[1];
+    return true;
+  }
   if (items.empty() || !is_string(items[0]) || out_.characters(items[0]) != "storage")
     return fail("the persistent id does not begin with \"storage\"");
   if (items.size() != 5 && items.size() != 6)
