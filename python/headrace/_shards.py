@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any
 
-from ._errors import FormatError, NotFoundError
+from ._errors import FormatError
 
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _INDEX = ".index.json"
@@ -40,9 +40,7 @@ def find_shards(path: str) -> tuple[list[str], dict[str, str] | None]:
     if len(indices) == 1:
         return _of_index(indices[0], found)
     if not found:
-        error = NotFoundError(2, os.strerror(2), path)
-        error.operation = "open"
-        raise error
+        return [path], None  # opening it tells why it is not there
     return _complete(found, path), None
 
 

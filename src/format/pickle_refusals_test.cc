@@ -81,7 +81,7 @@ TEST(PickleRefusals, AKeyThatPythonCannotHash) {
 TEST(PickleRefusals, AKeyThatTakesPythonForEverToHash) {
   std::string doubled = "}K\1\x85q\0"s;  // each tuple holds the one before twice
   for (char i = 0; i < 40; ++i)
-    doubled += "h"s + i + "h"s + i + "\x86q"s + static_cast<char>(i + 1);
+    doubled += "h"s + i + "\x86q"s + static_cast<char>(i + 1);
   expect_refused(doubled + "Ns.", doubled.size() + 1, "a key is a tuple of more than 4096 items");
   const std::string deep = "})" + std::string(1'000'000, '\x85');
   expect_refused(deep + "Ns.", deep.size() + 1, "nested more than 100 deep");
@@ -91,6 +91,14 @@ TEST(PickleRefusals, AKeyThatTakesPythonForEverToHash) {
   expect_refused(pairs + "R.", pairs.size(), "REDUCE: a key is a tuple");
   const ParsedPickle ordinary("}K\1X\1\0\0\0a\x86K\1\x86Ns."s);
   EXPECT_TRUE(ordinary.result.has_value());
+}
+
+TEST(PickleRefusals, TheIdOfAModuleIsItsClassAndOnlyWhereUnknownNamesAreCollected) {
+  const std::string id = "(X\6\0\0\0modulecmine\nNet\nNNtQ."s;
+  const ParsedPickle collected(id, {.unknown_globals = UnknownGlobals::collect});
+  ASSERT_TRUE(collected.result.has_value());
+  EXPECT_EQ(collected.result->kind(collected.result->root()), PickleKind::global);
+  expect_refused("(X\6\0\0\0modulectorch\nSize\nNNtQ."s, 26, "does not begin with \"storage\"");
 }
 
 TEST(PickleRefusals, CallsThatTakeManyTimesTheMemoryOfTheFile) {
