@@ -98,7 +98,7 @@ TEST(PickleRefusals, TheIdOfAModuleIsItsClassAndOnlyWhereUnknownNamesAreCollecte
   const ParsedPickle collected(id, {.unknown_globals = UnknownGlobals::collect});
   ASSERT_TRUE(collected.result.has_value());
   EXPECT_EQ(collected.result->kind(collected.result->root()), PickleKind::global);
-  expect_refused("(X\6\0\0\0modulectorch\nSize\nNNtQ."s, 26, "does not begin with \"storage\"");
+  expect_refused("(X\6\0\0\0modulectorch\nSize\nNNtQ."s, 27, "does not begin with \"storage\"");
 }
 
 TEST(PickleRefusals, CallsThatTakeManyTimesTheMemoryOfTheFile) {
