@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/crc32.h"
 #include "base/little_endian.h"
 #include "checkpoint/checkpoint_file.h"
 #include "format/format_error.h"
@@ -35,8 +36,9 @@ Status refuse_unless_stored(const ZipEntry& entry) {
                             format::quote_name(entry.name))});
 }
 
-// The whole of a small record, from `first` where it lies in there.
-Result<std::vector<std::byte>> read_record(Reader& reader, const ZipEntry& entry, std::span<const std::byte> first) {
+// The whole of a small record, from `first` where it lies in there. `summed`: it is compared with its sum.
+Result<std::vector<std::byte>> read_record(Reader& reader, const ZipEntry& entry, std::span<const std::byte> first,
+                                           bool summed) {
   if (Status stored = refuse_unless_stored(entry); !stored) return std::unexpected(std::move(stored).error());
   std::vector<std::byte> all;
   const uint64_t bytes = std::min(entry.limit - entry.header_begin, entry.bytes + format::kZipLocalHeaderBytesMax);
@@ -52,6 +54,13 @@ Result<std::vector<std::byte>> read_record(Reader& reader, const ZipEntry& entry
   if (!begin) return std::unexpected(begin.error());
   all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(*begin - entry.header_begin));
   all.resize(entry.bytes);
+  if (const uint32_t sum = summed ? base::crc32(all) : entry.sum; sum != entry.sum) {
+    return format::corrupt(
+        kReading, *begin,
+        fmt::format("the CRC-32 of record {} is {:08x}, and the file says {:08x}: the file was damaged after it was "
+                    "written. Take another copy, or look at what is left with verify=off",
+                    format::quote_name(entry.name), sum, entry.sum));
+  }
   return all;
 }
 
@@ -85,6 +94,11 @@ Status find_places(CheckpointFile::Impl& file, Reader& reader, uint32_t alignmen
   return {};
 }
 
+// A writer told to leave the sums out writes zeros.
+bool has_sums(std::span<const ZipEntry> entries) {
+  return std::ranges::any_of(entries, [](const ZipEntry& entry) { return entry.sum != 0; });
+}
+
 // The storages that the pickle names, and those alone.
 Status find_storages(CheckpointFile::Impl& file, std::span<const ZipEntry> entries,
                      const format::TorchZipContents& contents) {
@@ -116,17 +130,15 @@ Status find_storages(CheckpointFile::Impl& file, std::span<const ZipEntry> entri
     file.zip_entries.push_back(entry);
     file.lead_begin.push_back(entry.header_begin);
   }
-  // A writer told to leave the sums out writes zeros.
-  const bool summed = std::ranges::any_of(entries, [](const ZipEntry& entry) { return entry.sum != 0; });
-  for (StoredBytes& storage : file.storages) {
-    if (!summed) storage.crc32.reset();
-  }
+  if (has_sums(entries)) return {};
+  for (StoredBytes& storage : file.storages)
+    storage.crc32.reset();
   return {};
 }
 
 }  // namespace
 
-Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first) {
+Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first, Verify verify) {
   const uint64_t tail_bytes = std::min(file.file_bytes, format::kZipTailBytesMax);
   const Result<std::vector<std::byte>> tail = reader.read({file.file_bytes - tail_bytes, tail_bytes});
   if (!tail) return std::unexpected(tail.error());
@@ -150,10 +162,11 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
   const Result<format::TorchZipContents> contents = format::torch_zip_contents_of(*entries);
   if (!contents) return std::unexpected(contents.error());
 
+  const bool summed = verify != Verify::off && has_sums(*entries);
   const ZipEntry& pickle_entry = (*entries)[contents->pickle];
   if (pickle_entry.bytes >= kPickleBytesMax)
     return format::corrupt(kReading, pickle_entry.header_begin, "the pickle is larger than 4 GiB");
-  Result<std::vector<std::byte>> pickle = read_record(reader, pickle_entry, first);
+  Result<std::vector<std::byte>> pickle = read_record(reader, pickle_entry, first, summed);
   if (!pickle) return std::unexpected(std::move(pickle).error());
   file.pickle_bytes = *std::move(pickle);
   Result<Pickle> parsed = parse_pickle(file.pickle_bytes, {.unknown_globals = UnknownGlobals::collect});
@@ -166,7 +179,7 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
     constexpr uint64_t kTextBytesMax = 64;
     if ((*entries)[entry].bytes > kTextBytesMax)
       return format::corrupt(kReading, (*entries)[entry].header_begin, "a record of a few letters is too long");
-    const Result<std::vector<std::byte>> bytes = read_record(reader, (*entries)[entry], first);
+    const Result<std::vector<std::byte>> bytes = read_record(reader, (*entries)[entry], first, summed);
     if (!bytes) return std::unexpected(bytes.error());
     return std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   };
