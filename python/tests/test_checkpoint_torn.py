@@ -16,6 +16,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -445,7 +446,7 @@ def test_saving_over_the_file_that_mapped_tensors_come_from_keeps_them(tmp_path:
 
 
 @pytest.mark.parametrize("container", FORMATS)
-def test_ctrl_c_ends_a_save_within_a_second_and_the_old_file_stays(
+def test_ctrl_c_ends_a_save_and_the_old_file_stays(
     frozen: FrozenFileSystem, container: str
 ) -> None:
     path = frozen.folder / "a.pt"
@@ -473,9 +474,12 @@ def test_ctrl_c_ends_a_save_within_a_second_and_the_old_file_stays(
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"
-    threading.Event().wait(0.05)  # somewhere in a save
+    frozen.freeze()  # it gets no further than some step of a save
     os.kill(process.pid, signal.SIGINT)
+    frozen.thaw()
+    thawed = time.monotonic()
     out, err = process.communicate(timeout=20)
+    assert time.monotonic() < thawed + 5, "an interpreter with torch takes a second to end, and loads to look"
     assert out == "interrupted\n", err
     assert process.returncode == 0, err
     (frozen.folder / "a.pt.x").unlink()

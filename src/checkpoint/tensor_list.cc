@@ -259,7 +259,8 @@ std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage&
     return std::nullopt;
   }
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(storage.numel, element_bytes, &bytes)) return std::nullopt;
+  // More than any file has: the caller compares.
+  if (__builtin_mul_overflow(storage.numel, element_bytes, &bytes)) return std::numeric_limits<uint64_t>::max();
   return bytes;
 }
 
