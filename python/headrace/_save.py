@@ -53,9 +53,9 @@ def save(
     """Saves ``obj`` under ``path``, whole or not at all; returns the length of the file in bytes.
 
     ``format``: "torch" (the zip container of torch.save; also by the suffixes .pt .pth .bin .ckpt),
-    "torch-legacy" (its older container) or "safetensors" (a dict of tensors). An unmodified torch.load, with
-    ``weights_only`` and ``mmap`` too, or the safetensors package reads the file. ``obj``: for torch's formats
-    anything that torch.save takes; shared storages are written once.
+    "torch-legacy" (its older container, for the older element types) or "safetensors" (a dict of tensors).
+    An unmodified torch.load, with ``weights_only`` and ``mmap`` too, or the safetensors package reads the
+    file. ``obj``: for torch's formats anything that torch.save takes; shared storages are written once.
 
     The file is written under a temporary name in the same folder, synced and renamed; on any error the old
     file stays. ``durability="none"`` skips the syncs: after a power cut the file may be empty or torn.

@@ -75,14 +75,18 @@ class LegacyStorages(Storages):
                 return None
             self._modules.add(obj)
             return ("module", obj, *_source_of(obj))
+        if isinstance(obj, torch.UntypedStorage):
+            raise ValueError(
+                "torch does not read element types that are younger than its legacy container (float8, "
+                "uint16 to uint64, complex32 and the like) from it: save with format='torch'"
+            )
         known = len(self.list)
         found = super().persistent_id(obj)
         if found is None:
             return None
         if len(self.list) > known:
-            dtype = obj.dtype if isinstance(obj, torch.storage.TypedStorage) else torch.uint8
             self.keys.append(str(found[2]))
-            self.element_bytes.append(torch._utils._element_size(dtype))
+            self.element_bytes.append(torch._utils._element_size(obj.dtype))
         return (*found, None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of checkpoints share: objects of every kind, and a comparison that tells the first difference."""
+"""What the tests of checkpoints share: tensors of every type, and a comparison."""
 
 from __future__ import annotations
 
@@ -59,14 +59,20 @@ def assert_same(one: Any, other: Any, path: str = "object") -> None:
             for i, (a, b) in enumerate(zip(parts_of(one), parts_of(other), strict=True)):
                 assert_same(a, b, f"{path}.part{i}")
             return
-        assert (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg()), path
+        assert (one.stride(), one.is_conj(), one.is_neg()) == (
+            other.stride(),
+            other.is_conj(),
+            other.is_neg(),
+        ), path
         if one.is_quantized:
             assert one.qscheme() == other.qscheme(), path
             if one.qscheme() == torch.per_tensor_affine:
                 assert (one.q_scale(), one.q_zero_point()) == (other.q_scale(), other.q_zero_point()), path
             else:
                 assert_same(one.q_per_channel_scales(), other.q_per_channel_scales(), f"{path}.scales")
-                assert_same(one.q_per_channel_zero_points(), other.q_per_channel_zero_points(), f"{path}.zeros")
+                assert_same(
+                    one.q_per_channel_zero_points(), other.q_per_channel_zero_points(), f"{path}.zeros"
+                )
         assert raw(one) == raw(other), path
     elif isinstance(one, dict):
         assert list(one) == list(other), path

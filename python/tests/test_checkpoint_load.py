@@ -43,14 +43,13 @@ def state() -> dict[str, Any]:
 
 @pytest.fixture
 def config() -> Iterator[Any]:
-    """torch's configuration of saving and loading, put back at the end."""
+    """torch's configuration of saving, put back at the end."""
     config = pytest.importorskip("torch.utils.serialization.config", reason="torch before 2.7")
-    before = [dict(vars(part)) for part in (config.save, config.load)]
+    if not hasattr(config.save, "storage_alignment"):
+        pytest.skip("this torch aligns to 64 bytes and no others")
+    before = config.save.storage_alignment
     yield config
-    for part, values in zip((config.save, config.load), before, strict=True):
-        for name, value in values.items():
-            if not name.startswith("_"):
-                setattr(part, name, value)
+    config.save.storage_alignment = before
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 64, 512, 4096, 16384])
@@ -82,7 +81,7 @@ def test_a_file_without_sums_loads_unverified_and_require_refuses_it(tmp_path: P
 @pytest.mark.parametrize("container", ["torch-legacy", "safetensors"])
 def test_require_refuses_formats_without_sums(tmp_path: Path, container: Any) -> None:
     headrace.save({"a": torch.ones(3)}, tmp_path / "a.x", format=container)
-    with pytest.raises(headrace.UnavailableError, match=f"this {container} file holds no sums"):
+    with pytest.raises(headrace.UnavailableError, match=rf"this {container} file holds no sums"):
         headrace.load(tmp_path / "a.x", verify="require")
     with pytest.raises(headrace.UnavailableError):
         headrace.load(tmp_path / "a.x", verify="require", into={"a": torch.ones(3)})
@@ -385,9 +384,10 @@ def test_a_file_saved_on_another_device_says_so(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(3)}, tmp_path / "a.pt")
     data = (tmp_path / "a.pt").read_bytes()
     (tmp_path / "a.pt").write_bytes(data.replace(b"X\x03\0\0\0cpu", b"X\x03\0\0\0xyz"))
-    for load in (torch.load, headrace.load):
+    # Without the sum, which tells that the file was changed.
+    for load in (torch.load, lambda path, **how: headrace.load(path, verify="off", **how)):
         with pytest.raises(RuntimeError, match="xyz"):
-            load(tmp_path / "a.pt", **({"verify": "off"} if load is headrace.load else {}))
+            load(tmp_path / "a.pt")
         assert load(tmp_path / "a.pt", map_location="cpu")["a"].tolist() == [1, 1, 1]
 
 
@@ -408,7 +408,7 @@ def test_weights_only_runs_nothing(tmp_path: Path) -> None:
 
     for container in FORMATS:
         headrace.save({"a": torch.ones(2), "b": Evil()}, tmp_path / "a.pt", format=container)  # type: ignore[arg-type]
-        with pytest.raises(Exception, match="posix.mkdir"):
+        with pytest.raises(Exception, match=r"posix.mkdir"):
             headrace.load(tmp_path / "a.pt")
         with headrace.open(tmp_path / "a.pt") as opened:
             assert opened["a"].load().tolist() == [1, 1]
@@ -427,7 +427,7 @@ def test_missing_and_odd_paths_are_the_systems_errors(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pt")
     with pytest.raises(OSError, match=r"pipe\.pt"):
         headrace.load(tmp_path / "pipe.pt")
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         headrace.load("/dev/zero")
     with pytest.raises(ValueError, match="verify must be"):
         headrace.load(tmp_path / "file", verify="maybe")  # type: ignore[arg-type]

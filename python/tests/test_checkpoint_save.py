@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402
-"""headrace.save beside unmodified torch: what torch saves and loads, bit for bit, and files that other tools accept."""
+"""headrace.save beside unmodified torch: what torch saves and loads, bit for bit."""
 
 from __future__ import annotations
 
@@ -73,12 +73,25 @@ def trained() -> dict[str, Any]:
         optimizer.zero_grad()
         net.second(net.first(torch.randn(3, 5))).sum().backward()
         optimizer.step()
-    return {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "epoch": 3}
+    return {
+        "net": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+        "epoch": 3,
+    }
 
 
 def shared() -> list[Any]:
     base = torch.arange(100_000.0)
-    return [base[:10], base[5:15], base.view(1000, 100).t(), base, base[::7], base[3], base.view(50, 2000)[:, 5:9]]
+    return [
+        base[:10],
+        base[5:15],
+        base.view(1000, 100).t(),
+        base,
+        base[::7],
+        base[3],
+        base.view(50, 2000)[:, 5:9],
+    ]
 
 
 def subclassed() -> Any:
@@ -103,8 +116,18 @@ ADMITTED: dict[str, Callable[[], Any]] = {
     "no tensors": lambda: {"a": 1, "b": [None, True, 2.5, "x"], "c": (1, (2,))},
     "one tensor": lambda: torch.arange(5),
     "a scalar": lambda: torch.tensor(2.5, dtype=torch.float64),
-    "empties": lambda: [torch.empty(0), torch.empty(3, 0, 2, dtype=torch.int8), torch.empty(0, dtype=torch.cfloat)],
-    "empties around data": lambda: [torch.empty(0), torch.ones(3), torch.empty(2, 0), torch.ones(1), torch.empty(0)],
+    "empties": lambda: [
+        torch.empty(0),
+        torch.empty(3, 0, 2, dtype=torch.int8),
+        torch.empty(0, dtype=torch.cfloat),
+    ],
+    "empties around data": lambda: [
+        torch.empty(0),
+        torch.ones(3),
+        torch.empty(2, 0),
+        torch.ones(1),
+        torch.empty(0),
+    ],
     "shared storages": shared,
     "strides": lambda: [
         torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
@@ -140,7 +163,7 @@ ADMITTED: dict[str, Callable[[], Any]] = {
         "ordered": collections.OrderedDict(b=torch.ones(1), a=torch.zeros(1)),
         "counter": collections.Counter("hello"),
         "set": {1, "two", (3, 4)},
-        "keys": {1: 2, "x": 3, (1, "y"): 4, 2.5: 5, None: 6, True: 7},
+        "keys": {2: 2, "x": 3, (1, "y"): 4, 2.5: 5, None: 6, True: 7},
         "bytes": b"\0\xff plain",
         "bytearray": bytearray(b"\0\xff plain"),
         "size": torch.Size([1, 2]),
@@ -153,7 +176,9 @@ ADMITTED: dict[str, Callable[[], Any]] = {
         "deep": [[[[[[[[[[[[torch.ones(1)]]]]]]]]]]]],
         "long": list(range(3000)),
     },
-    "2000 small tensors": lambda: {f"layer.{i}.weight": torch.full((i % 7 + 1,), float(i)) for i in range(2000)},
+    "2000 small tensors": lambda: {
+        f"layer.{i}.weight": torch.full((i % 7 + 1,), float(i)) for i in range(2000)
+    },
     "sizes around the edges": lambda: {
         str(size + more): torch.arange(size + more, dtype=torch.int64).to(torch.uint8)
         for size in (4096, 64 << 10, 2 << 20)
@@ -179,7 +204,7 @@ CONTAINERS = ["torch", "torch-legacy"]
 
 
 def legacy_lacks(name: str) -> bool:
-    """torch's legacy container has no persistent id for storages of these."""
+    """torch writes these into its legacy container, and cannot read them."""
     return name.startswith(("float8", "float4", "uint16", "uint32", "uint64", "complex32", "bits"))
 
 
@@ -190,7 +215,10 @@ def test_torch_and_we_load_what_we_saved(tmp_path: Path, name: str, container: A
     path = tmp_path / "file.pt"
     assert headrace.save(obj, path, format=container) == path.stat().st_size
     only(tmp_path, "file.pt")
-    if (name, container) != ("nested tensor", "torch-legacy"):  # torch looks at their sizes before it reads them
+    if (name, container) != (
+        "nested tensor",
+        "torch-legacy",
+    ):  # torch looks at their sizes before it reads them
         assert_same(obj, torch.load(path, weights_only=True))
         assert_same(obj, torch.load(path, weights_only=False))
     assert_same(obj, headrace.load(path))
@@ -222,7 +250,7 @@ def test_objects_of_any_class_load_with_weights_only_off_and_are_refused_with_it
             assert_same(obj["default"]["a"], loaded["default"]["a"])
         else:
             assert_same(obj, loaded)
-    with pytest.raises((headrace.FormatError, ValueError, Exception), match="weights_only|admit|allow"):
+    with pytest.raises((headrace.FormatError, ValueError, Exception), match=r"weights_only|admit|allow"):
         headrace.load(path)
 
 
@@ -232,16 +260,13 @@ def test_every_dtype_goes_through_both_containers_in_both_directions(tmp_path: P
     obj = {"x": tensor, "again": tensor, "empty": tensor[:0]}
     for container in CONTAINERS:
         ours, theirs = tmp_path / f"ours-{container}.pt", tmp_path / f"theirs-{container}.pt"
-        try:
-            torch.save(obj, theirs, _use_new_zipfile_serialization=container == "torch")
-            loaded = torch.load(theirs)
-        except Exception as reason:
-            with pytest.raises(Exception, match=r"."):
-                headrace.save(obj, ours, format=container)  # type: ignore[arg-type]
-                torch.load(ours)
-            assert legacy_lacks(name), reason
+        if container == "torch-legacy" and legacy_lacks(name):
+            with pytest.raises(ValueError, match="legacy container"):
+                headrace.save(obj, ours, format="torch-legacy")
+            assert not ours.exists()
             continue
-        assert_same(obj, loaded)
+        torch.save(obj, theirs, _use_new_zipfile_serialization=container == "torch")
+        assert_same(obj, torch.load(theirs))
         headrace.save(obj, ours, format=container)  # type: ignore[arg-type]
         assert_same(obj, torch.load(ours))
         for path in (ours, theirs):
@@ -336,7 +361,9 @@ def test_unzip_finds_nothing_wrong(tmp_path: Path) -> None:
     need_tool("unzip")
     for alignment in (64, 4096):
         headrace.save(ADMITTED["sizes around the edges"](), tmp_path / "file.pt", alignment=alignment)
-        done = subprocess.run(["unzip", "-t", str(tmp_path / "file.pt")], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["unzip", "-t", str(tmp_path / "file.pt")], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout
         assert "No errors detected" in done.stdout
 
@@ -402,7 +429,9 @@ def test_names_that_are_no_text_work(tmp_path: Path) -> None:
         assert_same(obj, torch.load(file))
 
 
-def test_relative_paths_are_of_the_folder_at_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_of_the_folder_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     headrace.save({"a": 1}, "a.pt")
@@ -494,7 +523,7 @@ def test_settings_of_torch_change_nothing(tmp_path: Path, setting: str) -> None:
         if setting == "inference": context = torch.inference_mode()
         with context:
             headrace.save(obj, path)
-            loaded = [headrace.load(path), headrace.load(path, weights_only=False), headrace.load(path, mmap=True)]
+            loaded = [headrace.load(path, **how) for how in ({}, {"weights_only": False}, {"mmap": True})]
             if setting != "inference":
                 target = {"a": torch.zeros(5, device="cpu", dtype=torch.float32)}
                 headrace.save({"a": obj["a"]}, path + ".a.pt")
@@ -503,7 +532,8 @@ def test_settings_of_torch_change_nothing(tmp_path: Path, setting: str) -> None:
             for one in loaded:
                 for key, value in obj.items():
                     got = one[key]
-                    assert (got.dtype, got.device.type, got.layout) == (value.dtype, "cpu", value.layout), (key, got)
+                    facts = (got.dtype, got.device.type, got.layout)
+                    assert facts == (value.dtype, "cpu", value.layout), (key, got)
                     if got.layout != torch.strided: got, value = got.to_dense(), value.to_dense()
                     assert torch.equal(got, value), key
     """
@@ -552,4 +582,4 @@ def test_a_file_beyond_4_gib_is_read_by_everybody(tmp_path: Path) -> None:
         assert archive.testzip() is None
 
 
-assert QUANTISED <= set(DTYPES)
+assert set(DTYPES) >= QUANTISED
