@@ -99,7 +99,7 @@ struct StoredTensor {
   std::vector<int64_t> strides;  // in elements
   uint32_t storage = 0;          // index into CheckpointFile::storages()
   uint64_t storage_offset_bytes = 0;
-  uint64_t bytes = 0;  // of its elements
+  uint64_t bytes = 0;      // of its elements
   bool contiguous = true;  // its elements lie in order, and as they are
   bool requires_grad = false;
   bool conjugate = false;  // complex elements lie there with the other sign of the imaginary part

@@ -272,8 +272,9 @@ void bind_checkpoint(nb::module_& module) {
       .def_prop_ro("format",
                    [](const CheckpointObject& self) { return std::string(checkpoint_format_name(self.file.format())); })
       .def_prop_ro("file_bytes", [](const CheckpointObject& self) { return self.file.file_bytes(); })
-      .def("fileno", [](const CheckpointObject& self) { return self.file.descriptor(); }, nb::sig("def fileno(self) -> int"),
-           "The descriptor of the open file, which stays this object's.")
+      .def(
+          "fileno", [](const CheckpointObject& self) { return self.file.descriptor(); },
+          nb::sig("def fileno(self) -> int"), "The descriptor of the open file, which stays this object's.")
       .def_prop_ro("little_endian", [](const CheckpointObject& self) { return self.file.little_endian(); })
       .def_prop_ro("metadata", &metadata_of, nb::sig("def metadata(self) -> dict[str, str] | None"))
       .def_prop_ro("pickle",

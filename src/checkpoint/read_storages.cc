@@ -231,10 +231,10 @@ Result<LoadedStorages> CheckpointFile::load(Handle& handle, std::span<const uint
     (impl_->storages[storage].offset_bytes % alignments[storage] == 0 ? in_place : moved).push_back(storage);
   LoadedStorages loaded;
   std::vector<LoadedBytes> places(impl_->storages.size());
-  const CacheMode cache = order.empty()
-                              ? CacheMode::automatic
-                              : cache_mode(impl_->file, impl_->lead_begin[order.front()],
-                                           impl_->storages[order.back()].offset_bytes + impl_->storages[order.back()].bytes);
+  const CacheMode cache =
+      order.empty() ? CacheMode::automatic
+                    : cache_mode(impl_->file, impl_->lead_begin[order.front()],
+                                 impl_->storages[order.back()].offset_bytes + impl_->storages[order.back()].bytes);
   Batch batch(*impl_, cache, options);
   batch.reserve(2 * storages.size() + 2 * order.size());
   const auto add_memory = [&](uint64_t bytes) -> Result<std::byte*> {

@@ -24,7 +24,7 @@ struct ZipEntry {
   uint64_t bytes = 0;
   uint32_t sum = 0;  // CRC-32; 0 with bytes != 0: the writer left it out, or it is 0
   uint16_t flags = 0;
-  uint16_t method = 0;  // 0: stored
+  uint16_t method = 0;          // 0: stored
   uint16_t version_needed = 0;  // torch says 0, which other tools do not
   // First byte that the record cannot have: the next record's header, or the directory.
   uint64_t limit = 0;
