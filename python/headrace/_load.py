@@ -84,9 +84,9 @@ def _stored(
             if index is not None and index.get(tensor[0]) != path:
                 continue
             if tensor[0] in stored:
-                raise ValueError(
-                    f"{stored[tensor[0]][0].name!r} and {file.name!r} both hold a tensor {tensor[0]!r}"
-                )
+                other = stored[tensor[0]][0]
+                where = f"{file.name!r}" if other is file else f"{other.name!r} and {file.name!r}"
+                raise ValueError(f"there are two tensors named {tensor[0]!r} in {where}")
             stored[tensor[0]] = (file, tensor)
     if index is not None and index.keys() != stored.keys():
         lost = sorted(index.keys() - stored.keys())
@@ -159,7 +159,11 @@ def _load_torch(
     from ._torch_unpickle import is_meta, on_host, refuse_unsafe, replay, restorer, typed, unpickle
 
     if not file.little_endian:
-        # The bytes of every element have to be swapped: torch's own loader does that.
+        # The bytes of every element have to be swapped: torch's own loader does that, and compares no sums.
+        if verify == "require":
+            raise ValueError(
+                "verify='require': files of big-endian machines are loaded by torch, which compares nothing"
+            )
         return torch.load(
             os.fsdecode(file.name), map_location=map_location, weights_only=weights_only, mmap=mmap
         )

@@ -30,11 +30,9 @@ class StoredTensor:
         self.name: str
         self.name, dtype, shape, strides, self._storage, self._offset, _, self._contiguous, _, _ = facts
         self.dtype = dtype_of(dtype)
-        self._dtype_name = dtype
         if opened.format == "safetensors":
             shape, strides = torch_shape(dtype, shape, strides)
         self.shape = torch.Size(shape)
-        self._strides = strides
 
     @property
     def nbytes(self) -> int:
@@ -72,19 +70,35 @@ class Checkpoint(Mapping[str, StoredTensor]):
         """"torch", "torch-legacy" or "safetensors"."""
         self.metadata: dict[str, str] = self._file.metadata or {}
         """Of a safetensors file."""
-        self._tensors = {facts[0]: facts for facts in self._file.tensors()}
+        if not self._file.little_endian:
+            raise ValueError(f"{path!r} was written by a big-endian machine: headrace.load swaps its bytes")
+        self._tensors: dict[str, tuple[Any, ...]] = {}
+        self._several: set[str] = set()
+        for facts in self._file.tensors():
+            if self._tensors.setdefault(facts[0], facts) is not facts:
+                self._several.add(facts[0])
 
     def _opened(self) -> CheckpointFile:
         if self._file is None:
             raise ValueError("this checkpoint is closed")
         return self._file
 
+    def _facts(self, name: str) -> tuple[Any, ...]:
+        if name in self._several:
+            raise ValueError(f"several tensors have keys that make the name {name!r}; see headrace.load")
+        facts = self._tensors[name]
+        if facts[1].startswith(("qint", "quint")):
+            raise ValueError(
+                f"tensor {name!r} is quantised, and its scale is in the pickle; see headrace.load"
+            )
+        return facts
+
     def _read_into(self, storage: int, offset: int, target: torch.Tensor) -> None:
         self._opened().read(self._handle, [(storage, offset, target.data_ptr(), target.nbytes)], self._verify)
 
     def __getitem__(self, name: str) -> StoredTensor:
         self._opened()
-        return StoredTensor(self, self._tensors[name])
+        return StoredTensor(self, self._facts(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -96,7 +110,7 @@ class Checkpoint(Mapping[str, StoredTensor]):
         """Tensors of these names (all by default), with one bulk read. Those of one storage share memory."""
         file = self._opened()
         wanted = list(self._tensors) if names is None else list(names)
-        facts = [self._tensors[name] for name in wanted]
+        facts = [self._facts(name) for name in wanted]
         numbers = sorted({one[4] for one in facts})
         storages = dict(
             zip(numbers, _storages(file, numbers, self._verify, False, self._handle), strict=True)
@@ -105,7 +119,9 @@ class Checkpoint(Mapping[str, StoredTensor]):
         for name, (_, dtype, shape, strides, storage, offset, _, _, requires_grad, bits) in zip(
             wanted, facts, strict=True
         ):
-            layout = torch_shape(dtype, shape, strides) if self.format == "safetensors" else (shape, strides)
+            layout: tuple[list[int], list[int]] = (shape, strides)
+            if self.format == "safetensors":
+                layout = torch_shape(dtype, shape, strides)
             tensor = view_of(storages[storage], dtype, offset, *layout, bits)
             result[name] = tensor.requires_grad_() if requires_grad else tensor
         return result

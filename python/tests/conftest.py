@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,27 @@ def frozen(tmp_path: Path) -> Iterator[support.FrozenFileSystem]:
     these tests."""
     with support.loop_ext4(tmp_path, megabytes=64) as folder, support.FrozenFileSystem(folder) as file_system:
         yield file_system
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    """safetensors.torch, the package."""
+    return pytest.importorskip("safetensors.torch", reason="the package safetensors is not installed")
+
+
+@pytest.fixture(scope="module")
+def package_or_none() -> Any:
+    """For tests that have something to say without it."""
+    try:
+        import safetensors.torch
+    except ImportError:
+        return None
+    return safetensors.torch
+
+
+@pytest.fixture
+def its_open(package: Any) -> Any:
+    """The package's safe_open."""
+    import safetensors
+
+    return safetensors.safe_open

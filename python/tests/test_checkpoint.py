@@ -14,40 +14,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import headrace  # noqa: E402
+from checkpoint_support import assert_same as same  # noqa: E402
+from checkpoint_support import raw  # noqa: E402
 from headrace import _core  # noqa: E402
 
 # torch warns of its type complex32 wherever it makes such a tensor.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-
-
-def raw(tensor: Any) -> bytes:
-    """The elements of a dense tensor, in order."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
-
-
-def same(one: Any, other: Any, path: str = "") -> None:
-    """Fails with the path to the first difference."""
-    assert type(one) is type(other), path
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, path
-        assert one.shape == other.shape, path
-        assert one.requires_grad == other.requires_grad, path
-        if one.layout != torch.strided:
-            one, other = one.to_dense(), other.to_dense()
-        assert one.stride() == other.stride(), path
-        assert one.is_conj() == other.is_conj(), path
-        assert raw(one) == raw(other), path
-    elif isinstance(one, dict):
-        assert list(one) == list(other), path
-        for key in one:
-            same(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), path
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            same(a, b, f"{path}.{i}")
-    else:
-        assert one == other, path
 
 
 def state() -> dict[str, Any]:
@@ -366,3 +338,44 @@ def test_saving_over_the_file_that_the_tensors_are_mapped_from_is_safe(tmp_path:
     headrace.save(mapped, path)
     same({"a": torch.arange(1, 500_001)}, headrace.load(path))
     same({"a": torch.arange(1, 500_001)}, mapped)
+
+
+def test_open_tells_what_it_cannot_name(tmp_path: Path) -> None:
+    headrace.save({"a.b": torch.ones(2), "a": {"b": torch.zeros(3)}, "c": torch.ones(1)}, tmp_path / "a.pt")
+    with headrace.open(tmp_path / "a.pt") as opened:
+        assert torch.equal(opened["c"][:], torch.ones(1))
+        for read in (lambda: opened["a.b"], lambda: opened.read(["a.b"]), opened.read):
+            with pytest.raises(ValueError, match=r"several tensors.*'a\.b'"):
+                read()
+
+
+@pytest.mark.filterwarnings("ignore:.*[Qq]uantiz.*deprecated")
+def test_open_refuses_quantised_tensors_by_name(tmp_path: Path) -> None:
+    tensor = torch.quantize_per_tensor(torch.arange(4.0), 0.5, 1, torch.qint8)
+    headrace.save({"q": tensor, "w": torch.ones(1)}, tmp_path / "a.pt")
+    with headrace.open(tmp_path / "a.pt") as opened:
+        assert torch.equal(opened["w"].load(), torch.ones(1))
+        with pytest.raises(ValueError, match="'q' is quantised"):
+            opened["q"]
+
+
+def test_files_of_big_endian_machines_are_swapped_or_refused(tmp_path: Path) -> None:
+    values = torch.arange(5, dtype=torch.int32)
+    headrace.save({"a": values}, tmp_path / "little.pt")
+    with zipfile.ZipFile(tmp_path / "little.pt") as little, zipfile.ZipFile(tmp_path / "big.pt", "w") as big:
+        for record in little.infolist():
+            data = little.read(record)
+            if record.filename.endswith("/byteorder"):
+                data = b"big"
+            if record.filename.endswith("/data/0"):
+                data = values.numpy().astype(">i4").tobytes()
+            if not record.filename.endswith((".format_version", ".storage_alignment")):
+                big.writestr(record.filename, data)
+    same({"a": values}, headrace.load(tmp_path / "big.pt"))
+    same({"a": values}, torch.load(tmp_path / "big.pt"))
+    with pytest.raises(ValueError, match="big-endian"):
+        headrace.open(tmp_path / "big.pt")
+    with pytest.raises(ValueError, match="big-endian"):
+        headrace.load(tmp_path / "big.pt", into={"a": torch.zeros(5, dtype=torch.int32)})
+    with pytest.raises(ValueError, match="compares nothing"):
+        headrace.load(tmp_path / "big.pt", verify="require")

@@ -5,6 +5,7 @@
 #include "checkpoint/atomic_write.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -12,12 +13,14 @@
 
 #include <fmt/format.h>
 
+#include "base/align.h"
 #include "checkpoint/waiting.h"
 
 namespace headrace::checkpoint {
 namespace {
 
 constexpr uint64_t kPageBytesMin = 4096;
+constexpr std::array<std::byte, 1 << 16> kZeros = {};  // no more than the granule of any file system that is known
 
 std::string free_space_at(const std::string& path) {
   std::error_code failed;
@@ -26,12 +29,21 @@ std::string free_space_at(const std::string& path) {
   return failed ? std::string() : fmt::format("{} bytes are free there", space.available);
 }
 
+uint64_t end_of(const WriteItem& item) {
+  uint64_t end = item.request.offset_bytes;
+  for (const ConstRegion& source : item.request.sources)
+    end += source.bytes;
+  return end;
+}
+
 }  // namespace
 
-AtomicWrite::AtomicWrite(Handle& handle, std::string path, AtomicFile file, const SaveOptions& options)
+AtomicWrite::AtomicWrite(Handle& handle, std::string path, AtomicFile file, uint64_t file_bytes,
+                         const SaveOptions& options)
     : handle_(&handle),
       path_(std::move(path)),
       file_(std::move(file)),
+      file_bytes_(file_bytes),
       granule_bytes_(std::max<uint64_t>(kPageBytesMin, file_.file().direct_offset_alignment_bytes())),
       interrupted_(options.interrupted) {}
 
@@ -47,7 +59,7 @@ Result<AtomicWrite> AtomicWrite::create(Handle& handle, const std::string& path,
                                  file_bytes, free_space_at(path));
     return std::unexpected(std::move(error));
   }
-  return AtomicWrite(handle, path, *std::move(file), options);
+  return AtomicWrite(handle, path, *std::move(file), file_bytes, options);
 }
 
 Error AtomicWrite::told(Error error) const {
@@ -60,10 +72,19 @@ Error AtomicWrite::told(Error error) const {
 Result<std::vector<uint32_t>> AtomicWrite::write(std::span<const Stretch> stretches) {
   std::vector<WriteItem> items;
   items.reserve(stretches.size());
+  std::vector<ConstRegion> padded;  // the sources of the stretch at the end of the file
   for (const Stretch& stretch : stretches) {
     items.push_back(
         {.file = file_.file(),
          .request = {.offset_bytes = stretch.offset_bytes, .sources = stretch.sources, .checksum = stretch.checksum}});
+  }
+  if (const uint64_t more = base::align_up(file_bytes_, granule_bytes_) - file_bytes_; more <= kZeros.size()) {
+    const auto last = std::ranges::find_if(items, [&](const WriteItem& item) { return end_of(item) == file_bytes_; });
+    if (last != items.end()) {
+      padded.assign(last->request.sources.begin(), last->request.sources.end());
+      padded.push_back({kZeros.data(), more, {}});
+      last->request.sources = padded;
+    }
   }
   Result<std::vector<Transfer>> transfers = handle_->write_many(items);
   if (!transfers) return std::unexpected(told(std::move(transfers).error()));

@@ -29,17 +29,19 @@ class AtomicWrite {
 
   // Ranges that begin and end at multiples of this go past the page cache, all of them.
   [[nodiscard]] uint64_t granule_bytes() const noexcept { return granule_bytes_; }
-  // Blocks until all are written. The sums asked for, in the order of the stretches that ask.
+  // Blocks until all are written. The sums asked for, in the order of the stretches that ask. A stretch that ends where the file
+  // does is written with zeros behind it up to a whole granule; the commit cuts them off.
   [[nodiscard]] Result<std::vector<uint32_t>> write(std::span<const Stretch> stretches);
   [[nodiscard]] Status commit();
 
  private:
-  AtomicWrite(Handle& handle, std::string path, AtomicFile file, const SaveOptions& options);
+  AtomicWrite(Handle& handle, std::string path, AtomicFile file, uint64_t file_bytes, const SaveOptions& options);
   [[nodiscard]] Error told(Error error) const;
 
   Handle* handle_;
   std::string path_;
   AtomicFile file_;
+  uint64_t file_bytes_;
   uint64_t granule_bytes_;
   std::function<bool()> interrupted_;
 };

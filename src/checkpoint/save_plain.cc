@@ -13,7 +13,6 @@
 
 #include <headrace/pickle_writer.h>
 
-#include "base/align.h"
 #include "checkpoint/atomic_write.h"
 #include "format/safetensors.h"
 #include "format/torch_legacy.h"
@@ -24,17 +23,12 @@ namespace {
 using checkpoint::AtomicWrite;
 using checkpoint::Stretch;
 
-// Behind the end of the file, so that its last granule is whole; cut off again by the commit.
-constexpr std::array<std::byte, 1 << 16> kZeros = {};
-
 ConstRegion region_of(std::string_view text) { return {std::as_bytes(std::span(text)).data(), text.size(), {}}; }
 
 Result<uint64_t> save_gathered(Handle& handle, const std::string& path, std::vector<ConstRegion> sources,
                                uint64_t file_bytes, const SaveOptions& options) {
   Result<AtomicWrite> file = AtomicWrite::create(handle, path, file_bytes, options);
   if (!file) return std::unexpected(std::move(file).error());
-  const uint64_t more = base::align_up(file_bytes, file->granule_bytes()) - file_bytes;
-  if (more <= kZeros.size()) sources.push_back({kZeros.data(), more, {}});
   const std::array<Stretch, 1> all = {Stretch{.offset_bytes = 0, .sources = std::move(sources)}};
   if (Result<std::vector<uint32_t>> written = file->write(all); !written)
     return std::unexpected(std::move(written).error());

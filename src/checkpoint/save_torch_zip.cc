@@ -4,7 +4,6 @@
 // One thread beside the handle's.
 // Owns the bytes between the records until they are written.
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <string>
 #include <utility>
@@ -24,8 +23,6 @@ using format::TorchZipLayout;
 
 // Storages up to this are summed before anything is sent: then they and the headers around them go in the first round.
 constexpr uint64_t kSumFirstBytes = uint64_t{64} << 10;
-// Behind the end of the file, so that its last granule is whole; cut off again by the commit.
-constexpr std::array<std::byte, 1 << 16> kZeros = {};
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 ConstRegion region_of(std::string_view text) { return {bytes_of(text).data(), text.size(), {}}; }
@@ -121,12 +118,6 @@ class Writer {
     return region_of(texts_.emplace_back(layout_.behind_last(sums_)));
   }
 
-  void pad(Stretch& stretch, uint64_t end) const {
-    const uint64_t more = base::align_up(end, granule_bytes_) - end;
-    if (end == layout_.file_bytes() && more != 0 && more <= kZeros.size())
-      stretch.sources.push_back({kZeros.data(), more, {}});
-  }
-
   Status first_round(AtomicWrite& file) {
     std::vector<Stretch> stretches;
     std::vector<const Piece*> summed;  // of the stretches that are
@@ -153,7 +144,6 @@ class Writer {
         }
         stretches.back().sources.push_back(cut(whole, position - piece.begin, end - piece.begin));
         open_end = sum ? UINT64_MAX : end;
-        if (end == layout_.file_bytes()) pad(stretches.back(), end);
         position = end;
       }
     }
@@ -209,7 +199,6 @@ class Writer {
         stretch.sources.push_back(
             cut(region(piece), begin - piece.begin, std::min(piece.end, range.end) - piece.begin));
       }
-      pad(stretch, range.end);
     }
     const Result<std::vector<uint32_t>> done = file.write(stretches);
     return done ? Status{} : std::unexpected(done.error());

@@ -45,7 +45,7 @@ Status wait_for_all(std::span<const Transfer> transfers, const std::function<boo
     (void)transfer.result();
   if (by_user) {
     return std::unexpected(
-        Error{.code = ErrorCode::interrupted, .operation = operation, .detail = "interrupted; nothing was changed"});
+        Error{.code = ErrorCode::interrupted, .operation = operation, .detail = "a signal handler ended it"});
   }
   if (std::optional<Error> error = first_error(transfers)) return std::unexpected(*std::move(error));
   return {};

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/little_endian.h"
+#include "format/format_error.h"
 
 namespace headrace::format {
 namespace {
@@ -17,19 +18,7 @@ namespace {
 using base::load_little;
 
 std::unexpected<Error> corrupt(uint64_t offset, std::string detail) {
-  return std::unexpected(Error{.code = ErrorCode::corrupt,
-                               .operation = "read zip directory",
-                               .offset_bytes = offset,
-                               .detail = std::move(detail)});
-}
-
-// What a name may show in a message.
-std::string shown(std::string_view name) {
-  constexpr size_t kShownMax = 200;
-  std::string text;
-  for (const char letter : name.substr(0, kShownMax))
-    text += letter >= ' ' && letter <= '~' ? letter : '?';
-  return name.size() > kShownMax ? text + "..." : text;
+  return format::corrupt("read zip directory", offset, std::move(detail));
 }
 
 // 64-bit values in the order of the fields that say "see here".
@@ -138,13 +127,13 @@ Result<ZipEntry> parse_entry(std::span<const std::byte> rest, uint64_t offset) {
     if (*field != kZip32Max) continue;
     const std::optional<uint64_t> value = extra.next();
     if (!value)
-      return corrupt(
-          offset, fmt::format("record '{}' has no ZIP64 field for a size or place that needs one", shown(entry.name)));
+      return corrupt(offset, fmt::format("record {} has no ZIP64 field for a size or place that needs one",
+                                         quote_name(entry.name)));
     *field = *value;
   }
   if (entry.method == 0 && compressed != entry.bytes)
-    return corrupt(offset, fmt::format("record '{}' is stored, but its two sizes differ: {} and {}", shown(entry.name),
-                                       compressed, entry.bytes));
+    return corrupt(offset, fmt::format("record {} is stored, but its two sizes differ: {} and {}",
+                                       quote_name(entry.name), compressed, entry.bytes));
   // A compressed record takes other room than its size; only its place is of use here.
   if (entry.method != 0) entry.bytes = compressed;
   return entry;
@@ -178,21 +167,22 @@ Result<std::vector<ZipEntry>> parse_zip_directory(std::span<const std::byte> dir
     const uint64_t least = kZipLocalHeaderBytes + entry.name.size();
     if (entry.header_begin > entry.limit || entry.limit - entry.header_begin < least ||
         entry.bytes > entry.limit - entry.header_begin - least)
-      return corrupt(entry.header_begin, fmt::format("record '{}' of {} bytes overlaps what follows at offset {}",
-                                                     shown(entry.name), entry.bytes, entry.limit));
+      return corrupt(entry.header_begin, fmt::format("record {} of {} bytes overlaps what follows at offset {}",
+                                                     quote_name(entry.name), entry.bytes, entry.limit));
   }
   return entries;
 }
 
 Result<uint64_t> zip_data_begin(const ZipEntry& entry, std::span<const std::byte> header) {
   if (header.size() < kZipLocalHeaderBytes || load_little<uint32_t>(header, 0) != kZipLocalSignature)
-    return corrupt(entry.header_begin, fmt::format("record '{}' does not begin with a zip header", shown(entry.name)));
+    return corrupt(entry.header_begin,
+                   fmt::format("record {} does not begin with a zip header", quote_name(entry.name)));
   const uint64_t begin =
       entry.header_begin + kZipLocalHeaderBytes + load_little<uint16_t>(header, 26) + load_little<uint16_t>(header, 28);
   if (begin > entry.limit || entry.bytes > entry.limit - begin)
     return corrupt(entry.header_begin,
-                   fmt::format("the header of record '{}' leaves too little room for its {} bytes before offset {}",
-                               shown(entry.name), entry.bytes, entry.limit));
+                   fmt::format("the header of record {} leaves too little room for its {} bytes before offset {}",
+                               quote_name(entry.name), entry.bytes, entry.limit));
   return begin;
 }
 
@@ -224,7 +214,7 @@ Result<TorchZipContents> torch_zip_contents_of(std::span<const ZipEntry> entries
     if (inside == ".storage_alignment") once = &contents.alignment;
     if (once != nullptr) {
       if (once->has_value())
-        return corrupt(entries[i].header_begin, fmt::format("record '{}' is there twice", shown(name)));
+        return corrupt(entries[i].header_begin, fmt::format("record {} is there twice", quote_name(name)));
       *once = i;
     }
     if (inside == "version" || inside == ".data/version") version = true;
@@ -239,7 +229,7 @@ Result<TorchZipContents> torch_zip_contents_of(std::span<const ZipEntry> entries
                                                 [&](size_t a, size_t b) { return entries[a].name == entries[b].name; });
   if (twice != contents.storages.end())
     return corrupt(entries[*twice].header_begin,
-                   fmt::format("record '{}' is there twice", shown(entries[*twice].name)));
+                   fmt::format("record {} is there twice", quote_name(entries[*twice].name)));
   return contents;
 }
 

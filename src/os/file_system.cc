@@ -215,21 +215,20 @@ Result<OpenedFile> FileSystem::create_exclusive(const std::string& path) {
 size_t remove_orphans(const std::string& folder, std::string_view prefix, std::string_view suffix) noexcept {
   constexpr int kEntriesMax = 100'000;
   constexpr time_t kAgeMin = 60;  // between its creation and its lock a file looks like an orphan
-  const Fd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor.is_open()) return 0;
-  DIR* const entries = ::fdopendir(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+  DIR* const entries = ::opendir(folder.c_str());
   if (entries == nullptr) return 0;
+  const int descriptor = ::dirfd(entries);
   size_t removed = 0;
   for (int i = 0; i < kEntriesMax; ++i) {
     const dirent* entry = ::readdir(entries);
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
-    const Fd file(::openat(descriptor.get(), entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const Fd file(::openat(descriptor, entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status = {};
     if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (::time(nullptr) - status.st_ctime < kAgeMin || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-    if (::unlinkat(descriptor.get(), entry->d_name, 0) == 0) ++removed;
+    if (::unlinkat(descriptor, entry->d_name, 0) == 0) ++removed;
   }
   (void)::closedir(entries);
   return removed;
