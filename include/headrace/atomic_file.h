@@ -38,6 +38,10 @@ class HEADRACE_EXPORT AtomicFile {
   [[nodiscard]] const File& file() const noexcept;
   [[nodiscard]] const std::string& temporary_path() const noexcept;
 
+  // Another exact final length, for those who learn it while they write. Space for a larger one is taken now; on an error the
+  // length asked for before stays. Not while commit() runs; writes may be under way.
+  [[nodiscard]] Status resize(uint64_t size_bytes);
+
   // Exact size, fdatasync, rename, fsync of the folder. On an error before the rename the temporary file is gone and the old file is as
   // it was. Call once, after every write into file() is done.
   [[nodiscard]] Status commit();

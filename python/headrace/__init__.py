@@ -91,7 +91,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY_MODULES = ("torch", "numpy", "safetensors", "demo", "deepnvme", "integrations")
+_LAZY_MODULES = ("torch", "numpy", "safetensors", "demo", "deepnvme", "fastpersist", "integrations")
 _LAZY_FUNCTIONS = {"save": "_save", "load": "_load", "open": "_open"}
 
 

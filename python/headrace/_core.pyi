@@ -200,6 +200,12 @@ class AtomicFile:
     def temporary_path(self) -> str:
         """The name the bytes are written under."""
 
+    def resize(self, size: int) -> None:
+        """
+        Changes the exact final length. Space for a larger one is taken now: a full disk is reported here, and the old
+        length stays. What was written beyond a smaller one is cut off.
+        """
+
     def commit(self) -> None:
         """
         Waits for the writes into this file, then makes it appear under its final name. What leaving the block does.

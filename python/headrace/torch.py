@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch tensors over headrace's memory. Importing this module imports torch."""
+"""torch tensors over headrace's memory, and file objects for torch.save and torch.load. Importing this module
+imports torch."""
 
 from __future__ import annotations
 
+import io
 import math
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
@@ -10,13 +12,18 @@ from typing import TYPE_CHECKING, SupportsIndex
 import torch
 
 from ._core import Buffer
+from ._stream import StreamReader, StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._types import Pages
+    from ._core import Handle
+    from ._types import Durability, Pages, Path
 
-__all__ = ["empty"]
+__all__ = ["empty", "writer", "reader"]
+
+# As much as a device needs to be busy with one read; what is larger goes straight into the tensor.
+_READ_AHEAD_BYTES = 4 << 20
 
 
 def empty(
@@ -51,3 +58,32 @@ def empty(
         raise MemoryError(f"no memory holds {count} elements of {kind}")
     buffer = Buffer(count * kind.itemsize, pages=pages, lock=lock)
     return torch.from_dlpack(buffer).view(kind).view(shape)
+
+
+def writer(path: Path, *, durability: Durability = "data", handle: Handle | None = None) -> StreamWriter:
+    """A file object for an unmodified ``torch.save(obj, file)``. The file appears whole, or not at all.
+
+        with headrace.torch.writer("model.pt") as file:
+            torch.save(model.state_dict(), file)
+
+    Leaving the ``with`` block, or close(), waits for the bytes, syncs, and renames the file to ``path``; an
+    exception in the block removes what was written and leaves the old file. So does dropping it without
+    close(), with a ResourceWarning. Writes are sequential; they are copied into 64 MiB of memory and written
+    while more comes. headrace.save needs no such copy and is faster. ``durability`` and ``handle`` as there.
+
+    Raises TransferError (an OSError) from the call that meets the failure, at the latest from close().
+    """
+    return StreamWriter(path, durability, handle)
+
+
+def reader(path: Path, *, handle: Handle | None = None) -> io.BufferedReader:
+    """A file object for an unmodified ``torch.load(file)``: what is larger than 4 MiB is read at device speed.
+
+        with headrace.torch.reader("model.pt") as file:
+            state = torch.load(file)
+
+    torch compares no sums and reads one tensor after another; headrace.load does both better. Any other
+    reader of binary files can use it: seek, tell, read and readinto work as those of open(path, "rb").
+    Raises TransferError (an OSError; FileNotFoundError and so on are among its subclasses).
+    """
+    return io.BufferedReader(StreamReader(path, handle), _READ_AHEAD_BYTES)

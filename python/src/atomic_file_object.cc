@@ -10,6 +10,7 @@
 
 #include "errors.h"
 #include "interpreter.h"
+#include "options.h"
 
 namespace headrace::python {
 
@@ -82,6 +83,12 @@ void AtomicFileObject::check_range(uint64_t offset_bytes, uint64_t bytes) const 
          static_cast<unsigned long long>(size_bytes_));
 }
 
+void AtomicFileObject::resize(uint64_t size_bytes) {
+  static_cast<void>(file());
+  if (const Status status = atomic_->resize(size_bytes); !status) raise(status.error(), path_);
+  size_bytes_ = size_bytes;
+}
+
 AtomicFileObject::Parts AtomicFileObject::take() {
   return {.atomic = std::exchange(atomic_, std::nullopt), .writes = std::exchange(writes_, {})};
 }
@@ -140,6 +147,12 @@ void bind_atomic_file(nb::module_& module) {
       .def_prop_ro(
           "temporary_path", [](const AtomicFileObject& self) { return decode_path(self.temporary_path()); },
           nb::sig("def temporary_path(self) -> str"), "The name the bytes are written under.")
+      .def(
+          "resize",
+          [](AtomicFileObject& self, nb::handle size) { self.resize(whole_number("size", size)); },
+          nb::arg("size").none(), nb::sig("def resize(self, size: int) -> None"),
+          "Changes the exact final length. Space for a larger one is taken now: a full disk is reported here, and the "
+          "old\nlength stays. What was written beyond a smaller one is cut off.")
       .def("commit", &AtomicFileObject::commit,
            "Waits for the writes into this file, then makes it appear under its final name. What leaving the block "
            "does.")

@@ -34,6 +34,8 @@ class AtomicFileObject {
 
   // Raises ValueError for a range that leaves the file.
   void check_range(uint64_t offset_bytes, uint64_t bytes) const;
+  // Another final length; raises ValueError if writes were accepted beyond it.
+  void resize(uint64_t size_bytes);
   void add_write(const Transfer& write) { writes_.push_back(write); }
 
   // Waits for the writes, then makes the file appear. On any failure nothing is left behind.

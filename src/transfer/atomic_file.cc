@@ -113,25 +113,20 @@ class AtomicFile::Impl {
     file_ = File(std::make_shared<transfer::OpenFile>(system_, std::move(opened), FileMode::update));
     transfer::OpenFile& file = *file_.internal();
     if (Status set = system_.set_mode(file.descriptor(), mode_for(target_), path_); !set) return set;
-    Status allocated = system_.allocate(file.descriptor(), options_.size_bytes, path_);
-    if (!allocated && allocated.error().errno_value == ENOSPC) {
-      allocated.error().detail = fmt::format("{} bytes were asked for; {}", options_.size_bytes, os::remedy(ENOSPC));
+    return take_space(options_.size_bytes);
+  }
+
+  Status resize(uint64_t size_bytes) {
+    if (Status usable = check_pending("resize"); !usable) return usable;
+    if (size_bytes > options_.size_bytes) {
+      if (Status taken = take_space(size_bytes); !taken) return taken;
     }
-    return allocated;
+    options_.size_bytes = size_bytes;
+    return {};
   }
 
   Status commit() {
-    if (!pending_)
-      return std::unexpected(Error{.code = ErrorCode::invalid_argument,
-                                   .operation = "commit",
-                                   .path = path_,
-                                   .detail = "committed or discarded before"});
-    if (process_ != os::process_id()) {
-      return std::unexpected(Error{.code = ErrorCode::closed,
-                                   .operation = "commit",
-                                   .path = path_,
-                                   .detail = "the new file belongs to the process that forked this one"});
-    }
+    if (Status usable = check_pending("commit"); !usable) return usable;
     if (file_.internal()->has_failed_write()) {
       discard();
       return std::unexpected(Error{.code = ErrorCode::aborted,
@@ -163,6 +158,29 @@ class AtomicFile::Impl {
   const std::string& temporary() const noexcept { return temporary_; }
 
  private:
+  Status check_pending(const char* operation) const {
+    if (!pending_)
+      return std::unexpected(Error{.code = ErrorCode::invalid_argument,
+                                   .operation = operation,
+                                   .path = path_,
+                                   .detail = "committed or discarded before"});
+    if (process_ != os::process_id()) {
+      return std::unexpected(Error{.code = ErrorCode::closed,
+                                   .operation = operation,
+                                   .path = path_,
+                                   .detail = "the new file belongs to the process that forked this one"});
+    }
+    return {};
+  }
+
+  Status take_space(uint64_t bytes) {
+    Status allocated = system_.allocate(file_.internal()->descriptor(), bytes, path_);
+    if (!allocated && allocated.error().errno_value == ENOSPC) {
+      allocated.error().detail = fmt::format("{} bytes were asked for; {}", bytes, os::remedy(ENOSPC));
+    }
+    return allocated;
+  }
+
   os::FileSystem& system_;
   std::string path_;
   std::string target_;
@@ -216,6 +234,7 @@ AtomicFile::~AtomicFile() = default;
 
 const File& AtomicFile::file() const noexcept { return impl_->file(); }
 const std::string& AtomicFile::temporary_path() const noexcept { return impl_->temporary(); }
+Status AtomicFile::resize(uint64_t size_bytes) { return impl_->resize(size_bytes); }
 Status AtomicFile::commit() { return impl_->commit(); }
 void AtomicFile::discard() noexcept {
   if (impl_) impl_->discard();  // null once moved from
