@@ -1,13 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs ./dev test in a bare Debian 13 that is made for it, in a fresh clone of the commit checked out here,
-# and records what it printed in docs/verification/debian13.txt.
-# Usage: tools/try_debian13.sh [FOLDER]   (root; FOLDER is build/debian13 if not given, about 5 GB)
+# and records what it printed in docs/verification/debian13.txt. With --torch it runs the tests of checkpoints there
+# instead, on Debian's own torch 2.6.0 whose serialization.py has the hook of the FastPersist guide, and records
+# docs/verification/torch-2.6.txt.
+# Usage: tools/try_debian13.sh [--torch] [FOLDER]   (root; FOLDER is build/debian13 if not given, about 5 GB)
 # A folder that is there already is used again, with the packages that the last run installed; remove it to
 # start from nothing. The package mirror, proxies and certificates of this machine are used inside too.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
-readonly suite=trixie record=docs/verification/debian13.txt
+what="./dev test in a fresh clone on a bare Debian 13 (tools/try_debian13.sh)"
+work='cd /root/headrace && ./dev test' name=debian13
+if [[ ${1:-} == --torch ]]; then
+  what="the tests of checkpoints on Debian 13's torch, with the FastPersist guide's hook (tools/try_debian13.sh --torch)"
+  work='cd /root/headrace && tools/test_debian_torch.sh' name=torch-2.6
+  shift
+fi
+readonly suite=trixie what work record=docs/verification/$name.txt log=build/logs/$name.log
 folder=$(realpath -m "${1:-build/debian13}")
 
 die() {
@@ -63,11 +72,11 @@ done
 mkdir -p "$(dirname "$record")" build/logs
 started=$SECONDS
 set +e
-chroot "$folder" env -i "${environment[@]}" bash -c 'cd /root/headrace && ./dev test' </dev/null 2>&1 | tee build/logs/debian13.log
+chroot "$folder" env -i "${environment[@]}" bash -c "$work" </dev/null 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 set -e
 {
-  echo "./dev test in a fresh clone on a bare Debian 13 (tools/try_debian13.sh)"
+  echo "$what"
   echo
   echo "commit    $(git rev-parse HEAD)"
   echo "date      $(date -u +%Y-%m-%d)"
@@ -77,7 +86,7 @@ set -e
   echo "python    $(chroot "$folder" python3 --version 2>/dev/null)"
   echo "status    $status after $((SECONDS - started)) s"
   echo
-  cat build/logs/debian13.log
+  cat "$log"
 } >"$record"
 echo "try_debian13: status $status, recorded in $record"
 exit "$status"

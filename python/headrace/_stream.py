@@ -7,6 +7,7 @@ For programs that write to and read from file objects. One thread at a time.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import io
 import os
@@ -32,8 +33,9 @@ _RESERVE_STEP_MAX_BYTES = 4 << 30
 class AtomicStream:
     """Appends to a file whose length is not known beforehand.
 
-    ``staging``: the memory to collect in, each part sent when it is full and filled again when it is written;
-    by default 64 MiB on huge pages, taken at the first write. ``on_sent`` is told of every transfer that is done.
+    ``staging``: the memory to collect in, each part sent when it is full and filled again when it is
+    written; by default 64 MiB on huge pages, taken at the first write. ``on_sent`` is told of every transfer
+    that is done.
     """
 
     def __init__(
@@ -69,19 +71,19 @@ class AtomicStream:
         """Appends a copy of the bytes."""
         view = memoryview(data).cast("B")
 
-        def copy(target: memoryview, offset: int) -> None:
+        def copy_part(target: memoryview, offset: int) -> None:
             target[:] = view[offset : offset + len(target)]
 
-        return self.fill(len(view), copy)
+        return self.fill(len(view), copy_part)
 
-    def fill(self, nbytes: int, copy: Callable[[memoryview, int], None]) -> int:
-        """Appends ``nbytes``: ``copy(target, offset)`` is called to put those from ``offset`` on into ``target``."""
+    def fill(self, nbytes: int, copy_part: Callable[[memoryview, int], None]) -> int:
+        """Appends ``nbytes``: ``copy_part(target, offset)`` puts those from ``offset`` on into ``target``."""
         with self._whole_or_nothing() as file:
             done = 0
             while done < nbytes:
                 part = self._free_part()
                 count = min(len(part) - self._filled, nbytes - done)
-                copy(part[self._filled : self._filled + count], done)
+                copy_part(part[self._filled : self._filled + count], done)
                 self._filled += count
                 done += count
                 if self._filled == len(part):
@@ -89,7 +91,7 @@ class AtomicStream:
         return nbytes
 
     def write_memory(self, memory: Sequence[OneMemory], nbytes: int) -> None:
-        """Appends memory in order, ``nbytes`` altogether, without collecting it; waits until it is written."""
+        """Appends ``nbytes`` of memory in order, without collecting it; waits until it is written."""
         with self._whole_or_nothing() as file:
             self._send(file)
             if nbytes:
@@ -105,10 +107,10 @@ class AtomicStream:
             self._sent += nbytes
 
     def commit(self) -> None:
-        """Makes the file appear, with the durability asked for. Raises again what failed before; does nothing after
-        discard() and when it was done before."""
+        """Makes the file appear, with the durability asked for. Raises again what failed before; does nothing
+        when it was done before, and after discard()."""
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)
         if self._file is None:
             return
         with self._whole_or_nothing() as file:
@@ -118,6 +120,22 @@ class AtomicStream:
                 self._wait(self._under_way[0][1])
             file.commit()
         self.discard()
+
+    def leave(self, exception: BaseException | None) -> None:
+        """What the end of a ``with`` block does: commit(), or with an exception discard().
+
+        Where a failure of this file is behind the exception, that is raised: all that torch says of it is
+        that a position is unexpected.
+        """
+        if exception is None:
+            self.commit()
+        self.discard()
+        if (
+            exception is not None
+            and self._failure is not None
+            and not isinstance(exception, type(self._failure))
+        ):
+            raise copy.copy(self._failure) from exception
 
     def discard(self) -> None:
         """Removes what was written; the old file stays. Does nothing after commit()."""
@@ -131,13 +149,13 @@ class AtomicStream:
     def _whole_or_nothing(self) -> Iterator[AtomicFile]:
         """The file. After an exception it is unknown which bytes are in it: it is discarded."""
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)
         if self._file is None:
             raise ValueError("write to a closed file")
         try:
             yield self._file
         except BaseException as error:
-            self._failure = error
+            self._failure = copy.copy(error)  # without its frames, which hold this object
             self.discard()
             raise
 
@@ -202,7 +220,7 @@ class StreamWriter(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: SupportsBuffer) -> int:  # type: ignore[override]
+    def write(self, data: SupportsBuffer) -> int:
         """Appends all the bytes, which may change once it returns."""
         return self._stream.write(data)
 
@@ -223,7 +241,7 @@ class StreamWriter(io.RawIOBase):
         raise io.UnsupportedOperation("bytes of this file must come through write()")
 
     def close(self) -> None:
-        """Makes the file appear under its name. Raises if that or a write fails, or failed; then it does not."""
+        """Makes the file appear under its name. Raises if that or a write failed; then it does not."""
         if self.closed:
             return
         try:
@@ -236,18 +254,20 @@ class StreamWriter(io.RawIOBase):
         self._stream.discard()
         super().close()
 
-    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        if exc_type is None:
-            self.close()
-        else:
-            self.discard()
+    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        try:
+            self._stream.leave(exception)
+        finally:
+            super().close()
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, "_stream"):
             import warnings
 
             warnings.warn(
-                f"{self.name!r} was not saved: its writer was dropped before close()", ResourceWarning, stacklevel=2
+                f"{self.name!r} was not saved: its writer was dropped before close()",
+                ResourceWarning,
+                stacklevel=2,
             )
             self.discard()
 
@@ -269,7 +289,7 @@ class StreamReader(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, target: SupportsBuffer) -> int:  # type: ignore[override]
+    def readinto(self, target: SupportsBuffer) -> int:
         """Fills ``target``, or what the file has left of it."""
         view = memoryview(target).cast("B")
         count = self._handle.read(self._file, view, offset=self._position, partial=True).result()

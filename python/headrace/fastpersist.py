@@ -11,8 +11,9 @@
     writer.close()
 
 Constructor arguments, methods and statistics are those of DeepSpeed 0.19.8. Any torch will do; one whose
-``_legacy_save`` has the guide's hook hands all storages over at once. docs/fastpersist.md lists the differences: most of
-all, a file appears when it is whole, whatever stood there before. headrace.save is simpler, and faster.
+``_legacy_save`` has the guide's hook hands all storages over at once. docs/fastpersist.md lists the
+differences: most of all, a file appears when it is whole, whatever stood there before. headrace.save is
+simpler, and faster.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class MockFileWriter(_FileWriter):
         return self._count_write(memoryview(buffer).nbytes)
 
     def save_torch_storage_object_list(self, storage_obj_list: Iterable[Any], save_size: bool) -> int:
-        """The number of bytes that the storages would take, with the size of each where ``save_size`` is true."""
+        """The number of bytes that the storages would take, and 8 more for each with ``save_size``."""
         total = 0
         for storage, _ in map(_storage_and_dtype, storage_obj_list):
             self._stats["save_storage"] += 1
@@ -138,8 +139,8 @@ class PyFileWriter(_FileWriter):
 class FastFileWriterConfig:
     """What a FastFileWriter works with.
 
-    dnvme_handle          A headrace.deepnvme.aio_handle or headrace.Handle to write with. Any other object, and
-                          None: the handle that the process shares.
+    dnvme_handle          A headrace.deepnvme.aio_handle or headrace.Handle to write with. Any other object,
+                          and None: the handle that the process shares.
     pinned_tensor         A contiguous CPU tensor in which small writes and tensors of other devices are
                           collected, of any size and dtype; None: 64 MiB of the writer's own.
     double_buffer         Fill one part of it while others are written.
@@ -184,9 +185,9 @@ class FastFileWriter(_FileWriter):
     def __init__(self, file_path: Path, config: FastFileWriterConfig) -> None:
         super().__init__(file_path)
         if config.num_parallel_writers != 1 or config.writer_rank != 0:
+            asked = f"num_parallel_writers={config.num_parallel_writers}, writer_rank={config.writer_rank}"
             raise ValueError(
-                f"num_parallel_writers={config.num_parallel_writers}, writer_rank={config.writer_rank}: one file by "
-                "several writers is not supported yet. Let one rank write each file"
+                f"{asked}: one file by several writers is not supported yet. Let one rank write each file"
             )
         self._stream = AtomicStream(
             file_path,
@@ -252,11 +253,10 @@ class FastFileWriter(_FileWriter):
     def __enter__(self) -> FastFileWriter:
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        if exc_type is None:
+    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        if exception is None:
             self.close()
-        else:
-            self._stream.discard()
+        self._stream.leave(exception)
 
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)
@@ -352,6 +352,8 @@ def _staging_of(pinned: torch.Tensor | None, double_buffer: bool) -> list[memory
     if not isinstance(pinned, torch.Tensor) or pinned.device.type != "cpu" or not pinned.is_contiguous():
         raise ValueError("pinned_tensor must be a contiguous CPU tensor, or None")
     if pinned.nbytes < _STAGING_MIN_BYTES:
-        raise ValueError(f"pinned_tensor has {pinned.nbytes} bytes, and at least {_STAGING_MIN_BYTES} are needed")
+        raise ValueError(
+            f"pinned_tensor has {pinned.nbytes} bytes, and at least {_STAGING_MIN_BYTES} are needed"
+        )
     memory = memoryview(pinned.detach().reshape(-1).view(torch.uint8).numpy())
     return cut(memory, _PARTS if double_buffer else 1)

@@ -77,7 +77,7 @@ def writer(path: Path, *, durability: Durability = "data", handle: Handle | None
 
 
 def reader(path: Path, *, handle: Handle | None = None) -> io.BufferedReader:
-    """A file object for an unmodified ``torch.load(file)``: what is larger than 4 MiB is read at device speed.
+    """A file object for an unmodified ``torch.load(file)``; larger tensors are read straight into place.
 
         with headrace.torch.reader("model.pt") as file:
             state = torch.load(file)

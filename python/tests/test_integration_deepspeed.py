@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import socket
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import headrace  # noqa: E402
 import headrace.integrations.deepspeed as integration  # noqa: E402
 import support  # noqa: E402
 from headrace import deepnvme  # noqa: E402
@@ -28,6 +31,32 @@ FILES = {
     "__init__.py": """
         __version__ = "{version}"
         from . import git_version_info
+        from .runtime import engine
+        """,
+    "runtime/__init__.py": "",
+    "runtime/engine.py": """
+        from .checkpoint_engine import create_checkpoint_engine
+
+        def make_engine(config):
+            return create_checkpoint_engine(config_params=config, groups=None, zero_stage=0,
+                                            has_moe_layers=False, optimize_dp_state=True)
+        """,
+    "runtime/checkpoint_engine/__init__.py": """
+        from .utils import create_checkpoint_engine
+        """,
+    "runtime/checkpoint_engine/checkpoint_engine.py": """
+        import os
+
+        class CheckpointEngine:
+            def __init__(self, config_params=None):
+                self.name = None
+
+            def makedirs(self, path, exist_ok=False):
+                os.makedirs(path, exist_ok=exist_ok)
+        """,
+    "runtime/checkpoint_engine/utils.py": """
+        def create_checkpoint_engine(config_params, groups, zero_stage, has_moe_layers, optimize_dp_state):
+            return "its own engine"
         """,
     "git_version_info.py": """
         installed_ops = {{"async_io": False, "gds": False, "other": False}}
@@ -127,7 +156,7 @@ def builders() -> ModuleType:
     return importlib.import_module("deepspeed.ops.op_builder")
 
 
-def state(module: ModuleType) -> list[dict[str, Any]]:
+def state_of(module: ModuleType) -> list[dict[str, Any]]:
     kinds = [module.AsyncIOBuilder, module.PinMemoryBuilder, module.GDSBuilder, module.OtherBuilder]
     return [dict(vars(kind)) for kind in kinds]
 
@@ -163,14 +192,14 @@ def test_names_taken_before_enable_follow_it() -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_disable_leaves_no_trace() -> None:
     module = builders()
-    before = state(module)
+    before = state_of(module)
     for _ in range(3):
         integration.enable()
         integration.enable()  # twice is once
-        assert state(module) != before
+        assert state_of(module) != before
         integration.disable()
         integration.disable()
-        assert state(module) == before
+        assert state_of(module) == before
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -201,6 +230,57 @@ def test_ops_that_derive_from_these_stay_what_they_are() -> None:
     assert module.OtherBuilder().load() == "module of other"
 
 
+class Config:
+    """What DeepSpeed hands to the factory of checkpoint engines, as far as that reads it."""
+
+    class datastates_config:  # noqa: N801  DeepSpeed's name
+        enabled = False
+
+    def __init__(self, **settings: Any) -> None:
+        self.checkpoint_config = {"checkpoint_serialization": True, "writer": None, **settings}
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_engines_made_while_enabled_save_by_headrace(tmp_path: Path) -> None:
+    integration.enable()
+    module = importlib.import_module("deepspeed.runtime.engine")
+    state = {"module": {"w": torch.arange(5.0)}, "step": 3}
+    for serialization, kind in ((True, "torch"), (False, "torch-legacy")):
+        for writer in (None, {"type": "FAST", "decoupled": False}):
+            engine = module.make_engine(Config(checkpoint_serialization=serialization, writer=writer))
+            path = str(tmp_path / "state.pt")
+            engine.create(None)
+            engine.save(state, path)
+            assert engine.commit(None) is True
+            with headrace.open(path) as file:
+                assert file.format == kind
+            for loaded in (engine.load(path, map_location="cpu"), torch.load(path)):
+                assert torch.equal(loaded["module"]["w"], state["module"]["w"])
+                assert loaded["step"] == 3
+    assert sorted(os.listdir(tmp_path)) == ["deepspeed", "state.pt"]
+    integration.disable()
+    assert module.make_engine(Config()) == "its own engine"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_configs_for_other_engines_keep_them() -> None:
+    integration.enable()
+    module = importlib.import_module("deepspeed.runtime.engine")
+    for writer in ({"type": "FAST", "decoupled": True}, {"type": "MOCK"}, {"type": "PYTHON"}):
+        assert module.make_engine(Config(writer=writer)) == "its own engine"
+    config = Config()
+    config.datastates_config = type("enabled", (), {"enabled": True})  # type: ignore[misc, assignment]
+    assert module.make_engine(config) == "its own engine"
+
+
+def test_a_deepspeed_without_the_factory_keeps_its_checkpoints(stand_in: Path) -> None:
+    (stand_in / "deepspeed/runtime/checkpoint_engine/__init__.py").write_text("")
+    (stand_in / "deepspeed/runtime/engine.py").write_text("")
+    with pytest.warns(RuntimeWarning, match="checkpoints stay its own"):
+        integration.enable()
+    assert builders().AsyncIOBuilder().load() is deepnvme
+
+
 def test_another_version_is_warned_of_and_used(
     no_deepspeed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,11 +295,11 @@ def test_a_version_without_these_builders_is_refused_and_left_alone(stand_in: Pa
     file = stand_in / "deepspeed/ops/op_builder/cpu.py"
     file.write_text(file.read_text().replace('NAME = "pin_memory"', 'NAME = "memory"'))
     module = builders()
-    before = state(module)
+    before = state_of(module)
     with pytest.raises(RuntimeError, match="no PinMemoryBuilder"):
         integration.enable()
     assert not integration.enabled()
-    assert state(module) == before
+    assert state_of(module) == before
 
 
 def test_without_deepspeed_the_error_says_what_to_install(
@@ -302,3 +382,66 @@ def test_deepspeed_itself_uses_headrace(tmp_path: Path) -> None:
         assert "YES" in line[2]
         assert "OKAY" in line[4]
     assert (tmp_path / "file").read_bytes() == torch.arange(6.0).numpy().tobytes()
+
+
+ENGINE = """
+import os, sys
+os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="localhost", MASTER_PORT=sys.argv[3], RANK="0",
+                  WORLD_SIZE="1", LOCAL_RANK="0", CROSS_SIZE="1", CROSS_RANK="0", LOCAL_SIZE="1")
+import torch
+import headrace
+import headrace.integrations.deepspeed as integration
+integration.enable()
+import deepspeed
+folder, stage = sys.argv[1], int(sys.argv[2])
+
+def make(writer):
+    torch.manual_seed(42)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.Linear(50, 7))
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": stage},
+              "optimizer": {"type": "Adam", "params": {"torch_adam": True}},
+              "checkpoint": {"checkpoint_serialization": writer != "legacy",
+                             **({"writer": {"type": "fast", "data_parallel": "socket"}} if writer else {})}}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    return engine
+
+deepspeed.init_distributed(dist_backend="gloo")
+for writer in (None, "zip", "legacy"):
+    engine = make(writer)
+    assert engine.checkpoint_engine.name == "HeadraceCheckpointEngine", engine.checkpoint_engine.name
+    for _ in range(2):
+        engine.backward(engine(torch.ones(1, 30)).sum())
+        engine.step()
+    expected = engine(torch.ones(1, 30)).detach().clone()
+    tag = f"tag-{writer}"
+    assert engine.save_checkpoint(folder, tag=tag)
+    files = sorted(os.listdir(os.path.join(folder, tag)))
+    assert files and all(name.endswith(".pt") for name in files), files
+    for name in files:
+        with headrace.open(os.path.join(folder, tag, name)) as file:
+            assert file.format == ("torch-legacy" if writer == "legacy" else "torch")
+    again = make(writer)
+    with torch.no_grad():
+        if stage < 3:
+            for parameter in again.module.parameters():
+                parameter.zero_()
+    path, _ = again.load_checkpoint(folder, tag=tag)
+    assert path and again.global_steps == 2
+    assert torch.equal(again(torch.ones(1, 30)).detach(), expected)
+    again.backward(again(torch.ones(1, 30)).sum())
+    again.step()
+integration.disable()
+print("DONE")
+"""
+
+
+@pytest.mark.watchdog(300)
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_itself_saves_and_loads_its_checkpoints(tmp_path: Path, stage: int) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    with socket.socket() as one:  # a port that is free now
+        one.bind(("localhost", 0))
+        port = str(one.getsockname()[1])
+    done = support.run_script(ENGINE, str(tmp_path), str(stage), port, timeout=280)
+    assert done.stdout.splitlines()[-1:] == ["DONE"], done.stderr

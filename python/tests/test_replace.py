@@ -12,7 +12,7 @@ from pathlib import Path
 
 import headrace
 import pytest
-from support import FrozenFileSystem, random_bytes
+from support import FrozenFileSystem, loop_ext4, random_bytes
 
 
 def test_a_write_replaces_the_whole_file(tmp_path: Path, engine_handle: headrace.Handle) -> None:
@@ -118,6 +118,41 @@ def test_writes_outside_of_the_size_are_refused(tmp_path: Path, handle: headrace
         target = bytearray(100)
         headrace.wait([handle.read(file, target)])
     assert (tmp_path / "file").stat().st_size == 100
+
+
+def test_the_size_may_change_while_it_is_written(tmp_path: Path, handle: headrace.Handle) -> None:
+    data = random_bytes(200_000)
+    with handle.replace(tmp_path / "longer", size=0) as file:
+        with pytest.raises(ValueError, match="outside"):
+            handle.write(file, data)
+        file.resize(len(data))
+        assert file.size == len(data)
+        handle.write(file, data)
+    assert (tmp_path / "longer").read_bytes() == data
+    with handle.replace(tmp_path / "shorter", size=1 << 20) as file:
+        handle.write(file, data).result()
+        file.resize(1000)
+        with pytest.raises(ValueError, match="outside"):
+            handle.write(file, b"x", offset=1000)
+        with pytest.raises(ValueError, match="size is -1"):
+            file.resize(-1)
+    assert (tmp_path / "shorter").read_bytes() == data[:1000]
+    with pytest.raises(headrace.ClosedError):
+        file.resize(1)
+
+
+def test_a_size_that_the_disk_does_not_have_leaves_the_old_size(
+    tmp_path: Path, handle: headrace.Handle
+) -> None:
+    with loop_ext4(tmp_path, megabytes=24) as folder:
+        file = handle.replace(folder / "file", size=100)
+        with pytest.raises(headrace.TransferError, match="ENOSPC") as caught:
+            file.resize(1 << 30)
+        assert caught.value.errno == errno.ENOSPC
+        assert file.size == 100
+        handle.write(file, b"a" * 100).result()
+        file.commit()
+        assert (folder / "file").read_bytes() == b"a" * 100
 
 
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, handle: headrace.Handle) -> None:

@@ -132,6 +132,34 @@ TEST(AtomicFile, AReplacementAtAnOffsetIsRefused) {
             ErrorCode::invalid_argument);
 }
 
+TEST(AtomicFile, TheLengthMayBeLearntWhileItIsWritten) {
+  for (const uint64_t first : {uint64_t{0}, 3 * kNewBytes}) {
+    World world;
+    const FileSystemInPlace in_place(world.system);
+    AtomicFile file = *AtomicFile::create("/f", {.size_bytes = first});
+    const std::vector<std::byte> source = pattern(kNewBytes);
+    ASSERT_TRUE(file.resize(kNewBytes + 1).has_value());
+    ASSERT_TRUE(file.resize(kNewBytes).has_value());
+    ASSERT_TRUE(world.handle.write(file.file(), {.source = {source.data(), source.size(), {}}})->result().has_value());
+    ASSERT_TRUE(file.commit().has_value());
+    EXPECT_EQ(world.system.bytes_of("/f"), source);
+    EXPECT_EQ(file.resize(1).error().code, ErrorCode::invalid_argument);
+  }
+}
+
+TEST(AtomicFile, ALengthThatIsNotToBeHadLeavesTheOneBefore) {
+  World world;
+  const FileSystemInPlace in_place(world.system);
+  AtomicFile file = *AtomicFile::create("/f", {.size_bytes = 10});
+  world.system.faults.fail(0, ENOSPC);
+  const Status status = file.resize(kNewBytes);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().errno_value, ENOSPC);
+  EXPECT_EQ(status.error().path, "/f");
+  ASSERT_TRUE(file.commit().has_value());
+  EXPECT_EQ(world.system.bytes_of("/f"), std::vector<std::byte>(10));
+}
+
 TEST(AtomicFile, ManyWritersCommitOnce) {
   World world({}, {.workers = 2});
   const FileSystemInPlace in_place(world.system);

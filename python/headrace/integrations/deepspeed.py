@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An installed DeepSpeed on headrace: its async_io and pin_memory ops become headrace.deepnvme.
+"""An installed DeepSpeed on headrace: its async_io and pin_memory ops become headrace.deepnvme, and its
+checkpoints are saved by headrace.save.
 
     import headrace.integrations.deepspeed
     headrace.integrations.deepspeed.enable()     # before or after `import deepspeed`
@@ -8,9 +9,10 @@ or, for a program that is not to be changed,
 
     python -m headrace.integrations.deepspeed PROGRAM [ARGUMENTS...]
 
-No file of DeepSpeed is changed and nothing is compiled: methods of its builder classes are replaced in this
-process, and disable() puts them back. Processes that are spawned, not forked, need their own call. Handles
-that exist already stay what they are, after both calls. One thread at a time.
+No file of DeepSpeed is changed and nothing is compiled: methods of its builder classes, and the function
+that makes its checkpoint engines, are replaced in this process, and disable() puts them back. Processes that
+are spawned, not forked, need their own call. Handles and engines that exist already stay what they are, after
+both calls. One thread at a time.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ TESTED_VERSIONS = ("0.19.8",)
 _BUILDERS = {"AsyncIOBuilder": "async_io", "PinMemoryBuilder": "pin_memory"}
 # The same builders are importable under two names when DeepSpeed runs from a checkout.
 _BUILDER_MODULES = re.compile(r"(deepspeed\.ops\.)?op_builder(\..+)?")
+_ENGINE_FACTORY = "create_checkpoint_engine"
 _ABSENT: Any = object()
 
 # What disable() calls, last first. None while disabled.
@@ -39,11 +42,17 @@ _undo: list[Callable[[], object]] | None = None
 
 
 def enable() -> None:
-    """Makes DeepSpeed use headrace for I/O and for locked CPU memory. Imports deepspeed. Safe to call twice.
+    """Makes DeepSpeed use headrace for I/O, locked CPU memory and checkpoints. Safe to call twice.
+
+    Imports deepspeed.
 
     From now on AsyncIOBuilder().load() and PinMemoryBuilder().load() return headrace.deepnvme, both builders
     say that they are compatible, and so do deepspeed.ops.__compatible_ops__ and ds_report. GDSBuilder stays
     DeepSpeed's own.
+
+    Engines made from now on by deepspeed.initialize save and load their checkpoints by headrace, whole or
+    not at all, whether the config asks for FastPersist's writer (type "fast") or for none. Configs with a
+    decoupled writer, the types "mock" and "python", or DataStates keep DeepSpeed's engines.
 
     Raises ImportError without DeepSpeed, RuntimeError if it has no such builders (older than 0.19.5, or an
     accelerator without them); then nothing was changed. Warns (RuntimeWarning) if its version is not one that
@@ -72,6 +81,7 @@ def enable() -> None:
         for builder, op in builders:
             _replace_methods(builder, op, load_pin_memory)
         _replace_reports(deepspeed)
+        _replace_checkpoint_engine(deepspeed)
     except BaseException:
         disable()
         raise
@@ -150,6 +160,26 @@ def _replace_methods(builder: Any, op: str, load_pin_memory: Callable[[], object
 
     _set(builder, "load", load)
     _set(builder, "is_compatible", is_compatible)
+
+
+def _replace_checkpoint_engine(deepspeed: ModuleType) -> None:
+    """The function that makes checkpoint engines, wherever DeepSpeed's modules have it by name."""
+    package = f"{deepspeed.__name__}.runtime.checkpoint_engine"
+    own = getattr(sys.modules.get(package), _ENGINE_FACTORY, None)
+    if own is None:
+        warnings.warn(
+            f"this DeepSpeed has no {package}.{_ENGINE_FACTORY}: its checkpoints stay its own",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return
+    from ._deepspeed_checkpoint import factory
+
+    ours = factory(own)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{deepspeed.__name__}.") and vars(module).get(_ENGINE_FACTORY) is own:
+            setattr(module, _ENGINE_FACTORY, ours)
+            _on_disable(partial(setattr, module, _ENGINE_FACTORY, own))
 
 
 def _replace_reports(deepspeed: ModuleType) -> None:
