@@ -474,6 +474,40 @@ def test_a_file_beyond_4_gib_is_read_by_everybody(tmp_path: Path) -> None:
     del loaded
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
         assert archive.testzip() is None
+    need_tool("unzip")
+    subprocess.run(["unzip", "-tqq", tmp_path / "a.pt"], check=True)
+    (tmp_path / "a.pt").unlink()
+    for container in ("torch-legacy", "safetensors"):
+        path = tmp_path / "a.safetensors"
+        headrace.save(obj, path, format=container)  # type: ignore[arg-type]
+        loaded = torch.load(path) if container == "torch-legacy" else headrace.load(path, mmap=True)
+        assert torch.equal(loaded["large"], large)
+        del loaded
+        loaded = headrace.load(path)
+        assert torch.equal(loaded["large"], large)
+        assert torch.equal(loaded["behind"], obj["behind"])
+        del loaded
+        path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.watchdog(300)
+def test_seventy_thousand_records_are_read_by_everybody(tmp_path: Path) -> None:
+    """More than 65,535 entries need the 64-bit fields of a zip file's directory."""
+    path = tmp_path / "a.pt"
+    obj = {f"w{i}": torch.full((i % 7,), i, dtype=torch.int32) for i in range(70_000)}
+    headrace.save(obj, path)
+    for loaded in (headrace.load(path, verify="require"), torch.load(path), torch.load(path, mmap=True)):
+        assert loaded.keys() == obj.keys()
+        assert all(torch.equal(loaded[name], obj[name]) for name in obj)
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.namelist()) > 70_000
+        assert archive.testzip() is None
+    need_tool("unzip")
+    subprocess.run(["unzip", "-tqq", path], check=True)
+    torch.save(obj, tmp_path / "torch.pt")
+    loaded = headrace.load(tmp_path / "torch.pt", verify="require")
+    assert all(torch.equal(loaded[name], obj[name]) for name in obj)
 
 
 assert set(DTYPES) >= QUANTISED
