@@ -137,7 +137,7 @@ def replay(file: CheckpointFile, storages: list[Any]) -> Any:
 def _rebuild_tensor(
     storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, hooks: Any, metadata: Any = None
 ) -> Any:
-    """What torch's _rebuild_tensor_v2 does, without asking for a fake mode at each tensor: most of its time."""
+    """As torch's _rebuild_tensor_v2, without asking for a fake mode at each tensor: most of its time."""
     tensor = torch._utils._rebuild_tensor(storage, offset, size, stride)
     tensor.requires_grad = requires_grad
     if metadata:

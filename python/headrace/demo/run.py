@@ -14,7 +14,7 @@ from pathlib import Path
 
 import headrace
 
-from . import model, peers
+from . import checkpoint, model, peers
 from .measure import Row, Run, Work, evict, is_cold, prime, row, timed
 from .screen import Progress, print_json, print_table
 
@@ -171,6 +171,7 @@ class Case:
             self.runs["read", way][-1] = run._replace(route=run.route + ", partly cached")
 
     def rows(self) -> list[Row]:
+        """The table's lines, writes first."""
         names = {"write": f"write {self.what}, durable", "read": f"read {self.what}, cold"}
         if self.in_memory:  # there is no device to be durable on, and no cache beside the file itself
             names = {"write": f"write {self.what}", "read": f"read {self.what}"}
@@ -207,6 +208,40 @@ def buffer_case(path: Path, data: memoryview, mebibytes: int) -> Case:
     return Case(what, path, [(path, source, 0)], [(path, target, 0)])
 
 
+class CheckpointCase:
+    """The model as a checkpoint file, saved and loaded in several ways, round after round."""
+
+    def __init__(self, handle: headrace.Handle, data: memoryview, folder: Path, use_peers: bool) -> None:
+        try:
+            self._checkpoint = checkpoint.Checkpoint(handle, data, use_peers)
+        except (KeyError, ValueError) as error:
+            raise DemoError(f"the file of --model cannot be used: {error}") from None
+        self.ways = self._checkpoint.ways
+        self._folder = folder
+        self._in_memory = file_system_of(folder) in IN_MEMORY
+        self._runs: dict[str, list[tuple[Run, Run]]] = {}
+
+    def measure(self, way: checkpoint.Way) -> None:
+        """One save and one load, every tensor compared."""
+        try:
+            self._runs.setdefault(way.name, []).append(self._checkpoint.measure(self._folder, way))
+        except ValueError as error:
+            raise DemoError(str(error)) from None
+
+    def rows(self) -> list[Row]:
+        """The table's lines, saves first."""
+        count = len(self._checkpoint.tensors)
+        found = []
+        for i, (what, state) in enumerate((("save", ", durable"), ("load", ", cold"))):
+            name = f"{what} {count} tensors as a checkpoint{'' if self._in_memory else state}"
+            for way, runs in self._runs.items():
+                picked = [pair[i] for pair in runs]
+                if self._in_memory:
+                    picked = [run._replace(route="memory") for run in picked]
+                found.append(row(name, way, self._checkpoint.size_bytes, picked))
+        return found
+
+
 def load_model(chosen: Path | None) -> tuple[Path, memoryview]:
     path = chosen or model.find_model()
     if path is None:
@@ -221,12 +256,14 @@ def run(options: argparse.Namespace) -> None:
     """Moves, compares, prints."""
     path, data = load_model(options.model)
     others = peers.installed() if options.peers else []
-    progress = Progress(3 + options.rounds * 8 + len(others) * options.rounds)
+    ways = checkpoint.count_ways(options.peers)
+    progress = Progress(3 + options.rounds * (8 + ways + len(others)))
     progress.step(f"read {path.name} of {len(data) / 1e6:.0f} MB")
     size_bytes = (options.size << 20) + len(data)
     with work_folder(options.folder, 2 * size_bytes) as folder, headrace.Handle(engine=options.engine) as h:
         progress.step(f"fill a buffer of {options.size} MiB")
         cases = [model_case(folder / "model", data), buffer_case(folder / "buffer", data, options.size)]
+        saved = CheckpointCase(h, data, folder, options.peers)
         progress.step("once without counting: staging memory is taken at first use")
         for case in cases:
             by_headrace_write(h, case.sources)
@@ -242,6 +279,9 @@ def run(options: argparse.Namespace) -> None:
                 case.measure_write("plain Python", lambda case=case: by_python_write(case.sources))  # type: ignore[misc]
                 progress.step(f"{label}, read by plain Python")
                 case.measure_read("plain Python", lambda case=case: by_python_read(case.targets))  # type: ignore[misc]
+            for way in saved.ways:
+                progress.step(f"round {number + 1}: checkpoint by {way.name}")
+                saved.measure(way)
             for peer in others:
                 progress.step(f"round {number + 1}: {cases[-1].what} by {peer.name}")
                 peer.measure(cases[-1], folder)
@@ -254,7 +294,7 @@ def run(options: argparse.Namespace) -> None:
             "headrace": headrace.__version__,
             **h.facts(),
         }
-    rows = [row for case in cases for row in case.rows()]
+    rows = saved.rows() + [row for case in cases for row in case.rows()]
     if options.json:
         print_json(rows, facts)
         return

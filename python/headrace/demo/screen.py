@@ -12,6 +12,7 @@ from .measure import Row
 
 WIDTH = 24
 COLUMNS = 80  # of the table
+BAR = 10
 
 
 class Progress:
@@ -39,17 +40,22 @@ class Progress:
 
 
 def print_table(rows: list[Row]) -> None:
-    """One block of lines per operation, no line longer than 80 characters."""
+    """One block of lines per operation, each with a bar for its rate, no line longer than 80 characters."""
     ways = max(len(row.way) for row in rows) + 2
-    head = f"{'':{ways}}  {'GB/s':>6}  {'CPU s/GB':>8}  "
+    head = f"{'':{ways}}  {'GB/s':>6}  {'':{BAR}}  {'CPU s/GB':>8}  "
     print(f"{head}route")
+    fastest: dict[str, float] = {}
+    for row in rows:
+        fastest[row.operation] = max(fastest.get(row.operation, 0.0), row.gb_per_s)
     operation = ""
     for row in rows:
         if row.operation != operation:
             operation = row.operation
             print(operation)
         first, *more = textwrap.wrap(row.route, COLUMNS - len(head)) or [""]
-        print(f"  {row.way:{ways - 2}}  {row.gb_per_s:>6.2f}  {row.cpu_s_per_gb:>8.3f}  {first}".rstrip())
+        bar = "#" * round(BAR * row.gb_per_s / fastest[operation])
+        figures = f"{row.gb_per_s:>6.2f}  {bar:{BAR}}  {row.cpu_s_per_gb:>8.3f}"
+        print(f"  {row.way:{ways - 2}}  {figures}  {first}".rstrip())
         for line in more:
             print(" " * len(head) + line)
 
