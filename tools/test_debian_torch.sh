@@ -7,11 +7,11 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends python3-torch python3-safetensors python3-pytest python3-numpy \
+apt-get install -y -qq --no-install-recommends python3-torch python3-pytest python3-numpy \
   python3-venv python3-dev g++ cmake ninja-build pkg-config libfmt-dev liburing-dev libdeflate-dev nlohmann-json3-dev \
-  libisal2 strace e2fsprogs unzip >/dev/null
+  libisal2 strace e2fsprogs unzip zip >/dev/null
 python3 -m venv --system-site-packages /root/torch-venv
-/root/torch-venv/bin/pip install -q scikit-build-core nanobind
+/root/torch-venv/bin/pip install -q scikit-build-core nanobind "$(grep ^safetensors tools/requirements/test.txt)"
 /root/torch-venv/bin/pip install -q --no-build-isolation --no-deps .
 
 python=/root/torch-venv/bin/python

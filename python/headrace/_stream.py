@@ -307,6 +307,6 @@ class StreamReader(io.RawIOBase):
         return self._position
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and hasattr(self, "_file"):  # not where opening it failed
             self._file.close()
         super().close()

@@ -83,8 +83,10 @@ def is_meta(map_location: MapLocation) -> bool:
 
 def on_host(storages: list[Any]) -> contextlib.AbstractContextManager[Any]:
     """For sparse tensors: torch puts them on its default device, and loses them if that is "meta"."""
-    default = getattr(torch, "get_default_device", None)
-    if default is None or default().type == "cpu" or any(one.device.type != "cpu" for one in storages):
+    default = torch.empty(
+        0
+    ).device.type  # torch.get_default_device does not see a `with` block before torch 2.7
+    if default == "cpu" or any(one.device.type != "cpu" for one in storages):
         return contextlib.nullcontext()
     on_cpu: contextlib.AbstractContextManager[Any] = torch.device("cpu")
     return on_cpu

@@ -10,7 +10,7 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = {"README.md": ["numpy"], "docs/checkpoints.md": ["torch"]}
+PAGES = {"README.md": ["numpy"], "docs/checkpoints.md": ["torch"], "docs/fastpersist.md": ["torch"]}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -212,7 +212,11 @@ def test_what_no_file_can_hold_is_refused(tmp_path: Path) -> None:
     for obj, message in (
         ({"w": base.cdouble()}, "'w'.*complex128"),
         ({"__metadata__": base}, "__metadata__"),
-        ({"w": torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, "'w'"),
+        *(
+            [({"w": torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, "'w'")]
+            if hasattr(torch, "float4_e2m1fn_x2")
+            else []
+        ),
     ):
         for save in (
             lambda o: ours.save_file(o, tmp_path / "a"),

@@ -100,6 +100,7 @@ def test_slices_read_the_rows_they_need(tmp_path: Path) -> None:
         assert asked == [32]
 
 
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch before 2.8 has no float4")
 def test_packed_halves_are_sliced_as_torch_counts_them(tmp_path: Path) -> None:
     packed = tensor_of("float4_e2m1fn_x2", 4, 6)
     ours.save_file({"w": packed}, tmp_path / "a")
