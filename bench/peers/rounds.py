@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a scene: every round gives each contender one turn per operation, in an order shuffled anew.
 
-A turn, in this order: the file evicted and that checked, or the target made and preallocated; memory primed;
-the timed call, in the contender's own process; the bytes checked; the target unlinked and that made durable.
+A turn, in this order: the contender made ready; the file evicted or read into the page cache, and that
+checked, or the target made and preallocated; memory primed; the timed call, in the contender's own process;
+the bytes checked; the target removed and that made durable.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Any
 
 from contender import Skip
 from figures import METRICS, Sample, value_of
-from scenes import ORDINARY_LOCKED_BYTES, Entry, Scene
+from scene import ORDINARY_LOCKED_BYTES, Entry, Scene
 from scratch import Scratch
-from system import NotColdError, evict, preallocate, prime, remove_if_there
+from system import CacheError, evict, preallocate, prime, remove_if_there, warm, warm_share
 from worker_process import ContenderError, WorkerProcess
 
-WRITES = {"write", "bulk_write"}  # into a preallocated file; "replace" makes its own
+WRITES = {"write", "bulk_write"}  # into a preallocated file
+MAKES = {"replace", "save"}  # a file of its own
+WARM = {"load_warm", "map_warm"}  # from the page cache; whatever else reads does so from the disk
 FAILURES_MAX = 2
 ORDINARY_UID = 65534  # "nobody" on every common distribution
 
@@ -108,7 +111,7 @@ class Rounds:
             workers[entry.name] = fresh
         try:
             sample = self._timed(scene, entry, operation, number, workers[entry.name])
-        except (Skip, ContenderError, NotColdError) as why:
+        except (Skip, ContenderError, CacheError) as why:
             self._skip(scene, entry, why)
             self._failures[scene.name, entry.name] += 1
             if not workers[entry.name].alive or self._failures[scene.name, entry.name] >= FAILURES_MAX:
@@ -128,24 +131,24 @@ class Rounds:
     ) -> Sample:
         owner = ORDINARY_UID if entry.ordinary_user and os.geteuid() == 0 else os.geteuid()
         target = os.path.join(self._scratch.folder_for(f"user-{owner}", owner), "target.bin")
-        writes = operation in WRITES or operation == "replace"
+        doing = entry.does.get(operation, operation)
+        writes = doing in WRITES or doing in MAKES
+        path = target if writes else self._scratch.file(entry.source)
+        turn = {"operation": doing, "path": path, "size": scene.size, "options": entry.turn}
         details: dict[str, Any] = {}
         try:
-            if operation in WRITES:
+            worker.ask({"do": "ready", **turn})
+            if doing in WRITES:
                 preallocate(target, scene.size, owner)
+            elif doing in WARM:
+                warm(path)
             elif not writes:
-                details["resident_before"] = evict(self._scratch.source)
+                details["resident_before"] = evict(path)
             details["primed_bytes"] = prime(int(scene.size * entry.new_share))
+            if doing in WARM:
+                details["resident_before"] = warm_share(path)  # priming may have pushed it out
             load = os.getloadavg()[0]
-            answer = worker.ask(
-                {
-                    "do": "run",
-                    "operation": operation,
-                    "path": target if writes else self._scratch.source,
-                    "size": scene.size,
-                    "options": entry.turn,
-                }
-            )
+            answer = worker.ask({"do": "run", **turn})
         finally:
             if writes:
                 remove_if_there(target)

@@ -3,6 +3,7 @@
 
 SPEC is a JSON object: kind, options, uid (null: as started), locked_bytes (null: as started). Requests:
   {"do": "prepare", "size", "source"}                       -> {"facts"}, or {"skip": why}
+  {"do": "ready", "operation", "path", "size", "options"}   -> {}
   {"do": "run", "operation", "path", "size", "options"}     -> an Outcome
 An exception becomes {"error": text}. Ends with its input. What libraries print goes to standard error.
 """
@@ -42,10 +43,14 @@ def main() -> None:
                 contender = make(spec)
                 answer: dict[str, Any] = {"facts": contender.prepare(request["size"], request["source"])}
             elif contender is None:
-                raise RuntimeError("run was asked for before prepare")
+                raise RuntimeError(f"{request['do']} was asked for before prepare")
             else:
                 turn = Turn(request["operation"], request["path"], request["size"], request["options"])
-                answer = contender.run(turn).as_message()
+                if request["do"] == "ready":
+                    contender.ready(turn)
+                    answer = {}
+                else:
+                    answer = contender.run(turn).as_message()
         except Skip as why:
             answer = {"skip": str(why)}
         except Exception as error:
