@@ -47,6 +47,7 @@ class Rounds:
         """Adds the scene's samples. Failures are kept; after the second a contender is left out."""
         count = scene.rounds or self._rounds
         self._say(f"== {scene.name}: {scene.title}, {count} rounds")
+        self._make_files(scene)
         with self._workers(scene) as workers:
             for number in range(count + 1):
                 operations = self._random.sample(scene.operations, len(scene.operations))
@@ -55,6 +56,25 @@ class Rounds:
                         takes_part = not entry.operations or operation in entry.operations
                         if takes_part and entry.name in workers:
                             self._turn(scene, entry, operation, number, workers)
+        for entry in scene.files:
+            remove_if_there(self._scratch.file(entry.source))
+
+    def _make_files(self, scene: Scene) -> None:
+        """Each by a process that then ends: nothing of it may be in the memory of those that read it."""
+        for entry in scene.files:
+            worker = self._start(scene, entry)
+            if worker is None:
+                continue
+            path = self._scratch.file(entry.source)
+            turn = {"operation": "save", "path": path, "size": scene.size, "options": entry.turn}
+            try:
+                worker.ask({"do": "ready", **turn})
+                worker.ask({"do": "run", **turn})
+            except (Skip, ContenderError) as why:
+                remove_if_there(path)
+                self._skip(scene, entry, why)
+            finally:
+                worker.close()
 
     @contextmanager
     def _workers(self, scene: Scene) -> Iterator[dict[str, WorkerProcess]]:
@@ -63,6 +83,9 @@ class Rounds:
         workers: dict[str, WorkerProcess] = {}
         try:
             for entry in scene.entries:
+                if entry.source and not os.path.exists(self._scratch.file(entry.source)):
+                    self._skip(scene, entry, Skip(f"{entry.source}, which it reads, was not made"))
+                    continue
                 key = entry.process or entry.name
                 if key not in by_process:
                     by_process[key] = self._start(scene, entry)

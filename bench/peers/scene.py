@@ -23,7 +23,7 @@ class Entry:
     ordinary_user: bool = False
     operations: tuple[str, ...] = ()  # all of the scene's when empty
     does: dict[str, str] = field(default_factory=dict)  # where its name for an operation is not the scene's
-    source: str = ""  # the file it reads, by its name in the scratch folder; the run's stamped one when empty
+    source: str = ""  # the file it reads, a name in the scratch folder; the run's stamped one when empty
     new_share: float = 0.0  # of the work's bytes: memory taken anew in each call, page cache included
     fresh: bool = False  # a new process for every turn
     process: str = ""
@@ -41,6 +41,9 @@ class Scene:
     metrics: tuple[str, ...]
     checks: tuple[Check, ...] = ()
     rounds: int | None = None  # other than asked for
+    files: tuple[
+        Entry, ...
+    ] = ()  # savers; each makes the file that it names as its source, before the first round
 
     def as_json(self) -> dict[str, Any]:
         """What a report needs of it."""

@@ -27,6 +27,21 @@ KINDS = {
     "plain_python": ("peer_contenders", "PlainPython"),
     "fio": ("program_contenders", "Fio"),
     "random_read": ("program_contenders", "RandomRead"),
+    "save_headrace": ("checkpoint_contender", "HeadraceSaver"),
+    "load_headrace": ("checkpoint_contender", "HeadraceLoader"),
+    "slice_headrace": ("checkpoint_contender", "HeadraceSlicer"),
+    "save_torch": ("checkpoint_peers", "TorchSaver"),
+    "load_torch": ("checkpoint_peers", "TorchLoader"),
+    "slice_torch": ("checkpoint_peers", "TorchSlicer"),
+    "save_safetensors": ("checkpoint_peers", "SafetensorsSaver"),
+    "load_safetensors": ("checkpoint_peers", "SafetensorsLoader"),
+    "slice_safetensors": ("checkpoint_peers", "SafetensorsSlicer"),
+    "save_fastpersist": ("checkpoint_peers", "FastPersistSaver"),
+    "save_dcp": ("checkpoint_peers", "DcpSaver"),
+    "save_tensorizer": ("checkpoint_peers", "TensorizerSaver"),
+    "load_tensorizer": ("checkpoint_peers", "TensorizerLoader"),
+    "load_runai": ("checkpoint_peers", "RunaiLoader"),
+    "load_fastsafetensors": ("checkpoint_peers", "FastsafetensorsLoader"),
 }
 
 
