@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What ./dev bench runs: our own cost first (micro), then headrace beside its peers on a disk (raw).
+"""What ./dev bench runs: our own cost (micro), then headrace beside its peers on a disk (raw, checkpoint).
 
-    run.py                      both, all rows; the disk is the one that this tree is on
-    run.py micro [ARGUMENTS]    headrace_micro_bench; arguments as for Google Benchmark
-    run.py raw [ARGUMENTS]      bench/peers/raw.py; without a folder it works under build/
+    run.py                          all three, all rows; the disk is the one that this tree is on
+    run.py micro [ARGUMENTS]        headrace_micro_bench; arguments as for Google Benchmark
+    run.py raw [ARGUMENTS]          bench/peers/raw.py; without a folder it works under build/
+    run.py checkpoint [ARGUMENTS]   bench/peers/checkpoint.py; likewise
 
 Results are printed and kept in bench/results, by date.
 """
@@ -23,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 BUILD = REPOSITORY / "build" / "release"
 RESULTS = REPOSITORY / "bench" / "results"
 HELP = {"-h", "--help"}
+BESIDE_PEERS = ("raw", "checkpoint")
 # The counter of a benchmark, the most that it may be, and how it reads.
 OWN_COST = (
     ("BM_RequestsOneByOne", "cpu_us_per_request", 2.0, "µs of CPU per request handed over singly"),
@@ -38,12 +40,12 @@ def main() -> int:
         return 0
     if arguments[:1] == ["micro"]:
         return micro(arguments[1:])
-    if arguments[:1] == ["raw"]:
-        return raw(arguments[1:])
+    if arguments and arguments[0] in BESIDE_PEERS:
+        return beside_peers(arguments[0], arguments[1:])
     if arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    return micro([]) or raw([])
+    return micro([]) or beside_peers("raw", []) or beside_peers("checkpoint", [])
 
 
 def micro(arguments: list[str]) -> int:
@@ -72,16 +74,16 @@ def own_cost_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def raw(arguments: list[str]) -> int:
-    """Runs raw.py, by default in a folder of this tree, with its results kept."""
+def beside_peers(kind: str, arguments: list[str]) -> int:
+    """Runs raw.py or checkpoint.py, by default in a folder of this tree, with its results kept."""
     words = list(arguments)
     if not words or words[0].startswith("-"):
         folder = REPOSITORY / "build" / "bench"
         folder.mkdir(parents=True, exist_ok=True)
         words.insert(0, str(folder))
     if not any(word in HELP or word.startswith(("--out", "--render")) for word in words):
-        words += ["--out", str(new_file("raw"))]
-    program = str(REPOSITORY / "bench" / "peers" / "raw.py")
+        words += ["--out", str(new_file(kind))]
+    program = str(REPOSITORY / "bench" / "peers" / f"{kind}.py")
     return subprocess.run([sys.executable, program, *words], check=False).returncode
 
 

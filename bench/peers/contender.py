@@ -58,7 +58,7 @@ class Call:
 
 
 class Contender:
-    """The order of calls: load (still with all privileges), prepare, then run any number of times."""
+    """In this order: load (still with all privileges), prepare; then ready and run, any number of times."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -73,6 +73,9 @@ class Contender:
     def prepare(self, _size: int, _source: str) -> dict[str, Any]:
         """Gets ready for transfers of up to `size` bytes like those of the file `source`. Returns facts()."""
         return self.facts()
+
+    def ready(self, turn: Turn) -> None:
+        """Sets up what the coming turn needs and what takes long; memory is primed between this and run."""
 
     def run(self, turn: Turn) -> Outcome:
         """Does one operation."""

@@ -10,14 +10,19 @@ from typing import Any
 
 from figures import METRICS, Check, Sample, Verdict, by_contender, judge, values_of
 
-# Described in bench/README.md.
-FORMAT = "headrace raw results, version 1"
+KINDS = ("raw", "checkpoint")
+
+
+def format_of(kind: str) -> str:
+    """What a result file says that it is. Kinds differ in their scenes only; see bench/README.md."""
+    return f"headrace {kind} results, version 1"
 
 
 def render(result: dict[str, Any]) -> str:
     """The whole report."""
-    if result.get("format") != FORMAT:
-        raise ValueError(f"not a result file of this format ({FORMAT})")
+    known = [format_of(kind) for kind in KINDS]
+    if result.get("format") not in known:
+        raise ValueError(f"not a result file of a known format ({'; '.join(known)})")
     samples = [Sample(**sample) for sample in result["samples"]]
     checks = [
         Check(**{**check, "references": tuple(check["references"])})

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a scene: every round gives each contender one turn per operation, in an order shuffled anew.
 
-A turn, in this order: the file evicted and that checked, or the target made and preallocated; memory primed;
-the timed call, in the contender's own process; the bytes checked; the target unlinked and that made durable.
+A turn, in this order: the contender made ready; the file evicted or read into the page cache, and that
+checked, or the target made and preallocated; memory primed; the timed call, in the contender's own process;
+the bytes checked; the target removed and that made durable.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Any
 
 from contender import Skip
 from figures import METRICS, Sample, value_of
-from scenes import ORDINARY_LOCKED_BYTES, Entry, Scene
+from scene import ORDINARY_LOCKED_BYTES, Entry, Scene
 from scratch import Scratch
-from system import NotColdError, evict, preallocate, prime, remove_if_there
+from system import CacheError, evict, preallocate, prime, remove_if_there, warm, warm_share
 from worker_process import ContenderError, WorkerProcess
 
-WRITES = {"write", "bulk_write"}  # into a preallocated file; "replace" makes its own
+WRITES = {"write", "bulk_write"}  # into a preallocated file
+MAKES = {"replace", "save"}  # a file of its own
+WARM = {"load_warm", "map_warm"}  # from the page cache; whatever else reads does so from the disk
 FAILURES_MAX = 2
 ORDINARY_UID = 65534  # "nobody" on every common distribution
 
@@ -44,6 +47,7 @@ class Rounds:
         """Adds the scene's samples. Failures are kept; after the second a contender is left out."""
         count = scene.rounds or self._rounds
         self._say(f"== {scene.name}: {scene.title}, {count} rounds")
+        self._make_files(scene)
         with self._workers(scene) as workers:
             for number in range(count + 1):
                 operations = self._random.sample(scene.operations, len(scene.operations))
@@ -52,6 +56,25 @@ class Rounds:
                         takes_part = not entry.operations or operation in entry.operations
                         if takes_part and entry.name in workers:
                             self._turn(scene, entry, operation, number, workers)
+        for entry in scene.files:
+            remove_if_there(self._scratch.file(entry.source))
+
+    def _make_files(self, scene: Scene) -> None:
+        """Each by a process that then ends: nothing of it may be in the memory of those that read it."""
+        for entry in scene.files:
+            worker = self._start(scene, entry)
+            if worker is None:
+                continue
+            path = self._scratch.file(entry.source)
+            turn = {"operation": "save", "path": path, "size": scene.size, "options": entry.turn}
+            try:
+                worker.ask({"do": "ready", **turn})
+                worker.ask({"do": "run", **turn})
+            except (Skip, ContenderError) as why:
+                remove_if_there(path)
+                self._skip(scene, entry, why)
+            finally:
+                worker.close()
 
     @contextmanager
     def _workers(self, scene: Scene) -> Iterator[dict[str, WorkerProcess]]:
@@ -60,6 +83,9 @@ class Rounds:
         workers: dict[str, WorkerProcess] = {}
         try:
             for entry in scene.entries:
+                if entry.source and not os.path.exists(self._scratch.file(entry.source)):
+                    self._skip(scene, entry, Skip(f"{entry.source}, which it reads, was not made"))
+                    continue
                 key = entry.process or entry.name
                 if key not in by_process:
                     by_process[key] = self._start(scene, entry)
@@ -108,7 +134,7 @@ class Rounds:
             workers[entry.name] = fresh
         try:
             sample = self._timed(scene, entry, operation, number, workers[entry.name])
-        except (Skip, ContenderError, NotColdError) as why:
+        except (Skip, ContenderError, CacheError) as why:
             self._skip(scene, entry, why)
             self._failures[scene.name, entry.name] += 1
             if not workers[entry.name].alive or self._failures[scene.name, entry.name] >= FAILURES_MAX:
@@ -128,24 +154,24 @@ class Rounds:
     ) -> Sample:
         owner = ORDINARY_UID if entry.ordinary_user and os.geteuid() == 0 else os.geteuid()
         target = os.path.join(self._scratch.folder_for(f"user-{owner}", owner), "target.bin")
-        writes = operation in WRITES or operation == "replace"
+        doing = entry.does.get(operation, operation)
+        writes = doing in WRITES or doing in MAKES
+        path = target if writes else self._scratch.file(entry.source)
+        turn = {"operation": doing, "path": path, "size": scene.size, "options": entry.turn}
         details: dict[str, Any] = {}
         try:
-            if operation in WRITES:
+            worker.ask({"do": "ready", **turn})
+            if doing in WRITES:
                 preallocate(target, scene.size, owner)
+            elif doing in WARM:
+                warm(path)
             elif not writes:
-                details["resident_before"] = evict(self._scratch.source)
+                details["resident_before"] = evict(path)
             details["primed_bytes"] = prime(int(scene.size * entry.new_share))
+            if doing in WARM:
+                details["resident_before"] = warm_share(path)  # priming may have pushed it out
             load = os.getloadavg()[0]
-            answer = worker.ask(
-                {
-                    "do": "run",
-                    "operation": operation,
-                    "path": target if writes else self._scratch.source,
-                    "size": scene.size,
-                    "options": entry.turn,
-                }
-            )
+            answer = worker.ask({"do": "run", **turn})
         finally:
             if writes:
                 remove_if_there(target)

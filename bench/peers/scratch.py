@@ -30,14 +30,16 @@ class CannotRunError(RuntimeError):
 class Scratch:
     """A scratch folder under `folder` with `source_bytes` of stamped random data in `source`.
 
+    There is room for `other_bytes` beside it; `smaller` is the option that would make both less.
     Only one run at a time: two would measure each other. On leaving, and also when this process is killed, a
     guard process removes the folder and restores vm.nr_hugepages.
     """
 
-    def __init__(self, folder: str, source_bytes: int, target_bytes: int) -> None:
+    def __init__(self, folder: str, source_bytes: int, other_bytes: int, smaller: str) -> None:
         self._folder = os.path.abspath(folder)
         self._source_bytes = source_bytes
-        self._target_bytes = target_bytes
+        self._other_bytes = other_bytes
+        self._smaller = smaller
         self._lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._guard: subprocess.Popen[bytes] | None = None
         self.path = ""
@@ -89,14 +91,19 @@ class Scratch:
             sync_folder(self.path)
         return path
 
+    def file(self, name: str) -> str:
+        """The path of a file of that name in the scratch folder; without a name, of the source."""
+        return os.path.join(self.path, name) if name else self.source
+
     def _check_space(self) -> None:
         if not os.path.isdir(self._folder):
             raise CannotRunError(f"{self._folder} is not a folder")
         free = shutil.disk_usage(self._folder).free
-        need = self._source_bytes + self._target_bytes + SPACE_SPARE
+        need = self._source_bytes + self._other_bytes + SPACE_SPARE
         if free < need:
             raise CannotRunError(
-                f"{self._folder} has {free / 1e9:.1f} GB free of {need / 1e9:.1f} needed: use a smaller --gib"
+                f"{self._folder} has {free / 1e9:.1f} GB free of {need / 1e9:.1f} needed: "
+                f"use a smaller {self._smaller}"
             )
 
 

@@ -33,9 +33,10 @@ def write_file(path: str, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def fill(view: memoryview, source: str) -> None:
-    """Fills memory with the beginning of the source file, and so touches every page of it."""
+def fill(view: memoryview, source: str, offset: int = 0) -> None:
+    """Fills memory with the source file from `offset` on, and so touches every page of it."""
     with open(source, "rb", buffering=0) as file:
+        file.seek(offset)
         while view:
             count = file.readinto(view)
             if not count:

@@ -8,11 +8,13 @@ import ctypes
 import mmap
 import os
 import resource
+import shutil
 from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 RESIDENT_MAX = 0.01
 PRIME_LEAST = 512 << 20
+PIECE_READ = 4 << 20
 _CACHESTAT = 451  # the same number on every architecture that has it (Linux 6.5)
 _MADV_POPULATE_WRITE = 23
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -20,12 +22,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class NotColdError(RuntimeError):
-    """A file that should have left the page cache is still in it."""
+class CacheError(RuntimeError):
+    """A file that should have left the page cache is still in it, or the other way round."""
 
 
 def evict(path: str) -> float:
-    """Drops a file from the page cache. Returns the share that stayed; above 1 % raises NotColdError."""
+    """Drops a file from the page cache. Returns the share that stayed; above 1 % raises CacheError."""
     share = 1.0
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -37,7 +39,24 @@ def evict(path: str) -> float:
                 return share
     finally:
         os.close(fd)
-    raise NotColdError(f"{share:.1%} of {path} stays in the page cache; is another process using it?")
+    raise CacheError(f"{share:.1%} of {path} stays in the page cache; is another process using it?")
+
+
+def warm(path: str) -> None:
+    """Reads a file into the page cache."""
+    with open(path, "rb", buffering=0) as file:
+        piece = bytearray(PIECE_READ)
+        while file.readinto(piece):
+            pass
+
+
+def warm_share(path: str) -> float:
+    """How much of a file that was read before still sits in the page cache; below 99 % raises CacheError."""
+    with open(path, "rb") as file:
+        share = resident_share(file.fileno())
+    if share < 1 - RESIDENT_MAX:
+        raise CacheError(f"only {share:.1%} of {path} stays in the page cache; is there too little memory?")
+    return share
 
 
 def resident_share(fd: int) -> float:
@@ -143,9 +162,12 @@ def sync_folder(path: str) -> None:
 
 
 def remove_if_there(path: str) -> None:
-    """Unlinks a file and waits until that is on disk, so that no later turn pays for it."""
+    """Removes a file or a folder and waits until that is on disk, so that no later turn pays for it."""
     if os.path.lexists(path):
-        os.unlink(path)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
         sync_folder(os.path.dirname(path))
         os.sync()
 

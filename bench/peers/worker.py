@@ -3,6 +3,7 @@
 
 SPEC is a JSON object: kind, options, uid (null: as started), locked_bytes (null: as started). Requests:
   {"do": "prepare", "size", "source"}                       -> {"facts"}, or {"skip": why}
+  {"do": "ready", "operation", "path", "size", "options"}   -> {}
   {"do": "run", "operation", "path", "size", "options"}     -> an Outcome
 An exception becomes {"error": text}. Ends with its input. What libraries print goes to standard error.
 """
@@ -26,6 +27,21 @@ KINDS = {
     "plain_python": ("peer_contenders", "PlainPython"),
     "fio": ("program_contenders", "Fio"),
     "random_read": ("program_contenders", "RandomRead"),
+    "save_headrace": ("checkpoint_contender", "HeadraceSaver"),
+    "load_headrace": ("checkpoint_contender", "HeadraceLoader"),
+    "slice_headrace": ("checkpoint_contender", "HeadraceSlicer"),
+    "save_torch": ("checkpoint_peers", "TorchSaver"),
+    "load_torch": ("checkpoint_peers", "TorchLoader"),
+    "slice_torch": ("checkpoint_peers", "TorchSlicer"),
+    "save_safetensors": ("checkpoint_peers", "SafetensorsSaver"),
+    "load_safetensors": ("checkpoint_peers", "SafetensorsLoader"),
+    "slice_safetensors": ("checkpoint_peers", "SafetensorsSlicer"),
+    "save_fastpersist": ("checkpoint_peers", "FastPersistSaver"),
+    "save_dcp": ("checkpoint_peers", "DcpSaver"),
+    "save_tensorizer": ("checkpoint_peers", "TensorizerSaver"),
+    "load_tensorizer": ("checkpoint_peers", "TensorizerLoader"),
+    "load_runai": ("checkpoint_peers", "RunaiLoader"),
+    "load_fastsafetensors": ("checkpoint_peers", "FastsafetensorsLoader"),
 }
 
 
@@ -42,10 +58,14 @@ def main() -> None:
                 contender = make(spec)
                 answer: dict[str, Any] = {"facts": contender.prepare(request["size"], request["source"])}
             elif contender is None:
-                raise RuntimeError("run was asked for before prepare")
+                raise RuntimeError(f"{request['do']} was asked for before prepare")
             else:
                 turn = Turn(request["operation"], request["path"], request["size"], request["options"])
-                answer = contender.run(turn).as_message()
+                if request["do"] == "ready":
+                    contender.ready(turn)
+                    answer = {}
+                else:
+                    answer = contender.run(turn).as_message()
         except Skip as why:
             answer = {"skip": str(why)}
         except Exception as error:

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: scenes (contenders that take turns on the same work) and the figures to reach."""
+"""What raw.py measures: its scenes and the figures to reach."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from figures import ANY_OTHER, Check
+from scene import FIO, Entry, Scene, fio
 from stamps import PIECE
 
 MIB = 1 << 20
-ORDINARY_LOCKED_BYTES = 8 << 20
 
 HEADRACE = "headrace"
 ORDINARY = "headrace, ordinary user, 8 MiB locked"
-FIO = "fio io_uring fixed, 4M x 32"
 FIO_NOT_FIXED = "fio io_uring, ordinary user, 8 MiB locked, 4M x 32"
 DEEPSPEED = "DeepSpeed aio_handle, defaults"
 DEEPSPEED_TUNED = "DeepSpeed aio_handle, tuned"
@@ -31,42 +30,6 @@ HANDLE = "headrace Handle()"
 # block size, queue depth, single_submit, overlap_events, threads
 AIO_DEFAULTS = [1 << 20, 128, False, False, 1]
 AIO_TUNED = [8 << 20, 32, False, True, 2]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A contender in a scene. Each has a process of its own, but those with the same `process` share one."""
-
-    name: str
-    kind: str
-    options: dict[str, Any] = field(default_factory=dict)
-    turn: dict[str, Any] = field(default_factory=dict)  # options of each turn
-    ordinary_user: bool = False
-    operations: tuple[str, ...] = ()  # all of the scene's when empty
-    new_share: float = 0.0  # of the work's bytes: memory taken anew in each call, page cache included
-    fresh: bool = False  # a new process for every turn
-    process: str = ""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Contenders take turns on `size` bytes, in each operation; `metrics` are what the report shows."""
-
-    name: str
-    title: str
-    size: int
-    operations: tuple[str, ...]
-    entries: tuple[Entry, ...]
-    metrics: tuple[str, ...]
-    checks: tuple[Check, ...] = ()
-    rounds: int | None = None  # other than asked for
-
-
-def fio(name: str, no_huge_pages: str, block: str, depth: int, **more: Any) -> Entry:
-    """An entry for fio; `no_huge_pages` says why it must be skipped, or nothing."""
-    ordinary = bool(more.pop("ordinary_user", False))
-    options = {"block": block, "depth": depth, "no_huge_pages": no_huge_pages, **more}
-    return Entry(name, "fio", options, ordinary_user=ordinary)
 
 
 def aio(name: str, module: str, arguments: list[Any], pinned: bool, new_share: float = 0.0) -> Entry:
