@@ -31,7 +31,7 @@ def tensor_of(dtype: str, *shape: int) -> Any:
 
 
 def raw(tensor: Any) -> bytes:
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach().cpu().contiguous()
     return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
 
 
