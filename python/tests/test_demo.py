@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from headrace._measure import file_system_of
 from headrace.demo import model
 from headrace.demo.measure import Row
-from headrace.demo.run import file_system_of
 from headrace.demo.screen import print_table
 from support import random_bytes
 

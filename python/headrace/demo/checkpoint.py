@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import _core
 
+from .._measure import evict, is_cold, prime
 from . import model
-from .measure import Run, evict, is_cold, prime, timed
+from .measure import Run, timed
 
 if TYPE_CHECKING:
     import headrace

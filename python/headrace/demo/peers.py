@@ -14,7 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .measure import Run, evict
+from .._measure import evict
+from .measure import Run
 
 if TYPE_CHECKING:
     from .run import Case

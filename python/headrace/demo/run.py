@@ -14,33 +14,17 @@ from pathlib import Path
 
 import headrace
 
+from .._measure import IN_MEMORY, IN_MEMORY_NOTE, evict, file_system_of, is_cold, prime
 from . import checkpoint, model, peers
-from .measure import Row, Run, Work, evict, is_cold, prime, row, timed
+from .measure import Row, Run, Work, row, timed
 from .screen import Progress, print_json, print_table
 
 PIECE_BYTES = 1 << 20
 OURS = "headrace"
-IN_MEMORY = {"tmpfs", "ramfs"}
-IN_MEMORY_NOTE = """\
-{} keeps its files in memory: no disk took part. The table shows how fast
-memory is copied; direct I/O and a cold cache mean nothing here. To measure a
-disk, name a folder on it with --folder."""
 
 
 class DemoError(Exception):
     """The demo cannot go on; the message says why and what helps."""
-
-
-def file_system_of(folder: Path) -> str:
-    """Its type, from /proc/self/mountinfo."""
-    device = os.stat(folder).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            fields = line.split()
-            if fields[2] == wanted:
-                return fields[fields.index("-") + 1]
-    return "unknown"
 
 
 @contextlib.contextmanager
