@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m headrace demo | engines"""
+"""python -m headrace demo | bench | engines"""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 
 USAGE = """\
 usage: python -m headrace demo [--help]  move a real model and a large buffer, and print a table
+       python -m headrace bench checkpoint tensor|model|engine|load [--help]
+                                         the micro-benchmarks of DeepSpeed's FastPersist guide
        python -m headrace engines        which engines work here, and why others do not
        python -m headrace --version
 """
@@ -19,6 +21,10 @@ def main(argv: list[str]) -> int:
         from .demo import main as demo
 
         return demo(argv[1:])
+    if command == "bench":
+        from .bench import main as bench
+
+        return bench(argv[1:])
     if command == "engines":
         from . import probe_engines
 

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m headrace bench checkpoint, at sizes that are quick."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import headrace
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import support  # noqa: E402
+from headrace.bench import main, models  # noqa: E402
+from headrace.bench.options import TAGS, parse  # noqa: E402
+
+# What a script that reads the guide's output looks for.
+GUIDE_LINE = re.compile(r"^(\S+) -- +(\d+\.\d\d) GB, +(\d+\.\d\d) secs, +(\d+\.\d\d) GB/s$", re.MULTILINE)
+TINY = f"{__name__}:tiny"
+OURS = [tag for tag in TAGS["tensor"] if "_ds_" not in tag]
+DEEPSPEED = [tag for tag in TAGS["tensor"] if "_ds_" in tag]
+
+
+class Tiny(torch.nn.Module):  # type: ignore[misc]
+    """A model with the interface of a language model: token ids to logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 64)
+        self.head = torch.nn.Linear(64, 50, bias=False)
+        self.head.weight = self.words.weight  # tied, as in gpt2 and llama
+
+    def forward(self, input_ids: Any) -> Any:
+        return self.head(self.words(input_ids))
+
+
+def tiny() -> Tiny:
+    return Tiny()
+
+
+def bench(benchmark: str, folder: Path, *arguments: str) -> int:
+    return main(["checkpoint", benchmark, "--folder", str(folder), "--io_buffer_mb", "1", *arguments])
+
+
+@pytest.fixture
+def no_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+
+
+@pytest.mark.usefixtures("no_deepspeed")
+@pytest.mark.parametrize("container", [[], ["--zipfile"]])
+def test_a_tensor_is_saved_in_every_way(
+    container: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("tensor", tmp_path, "--mb_size", "6", *container) == 0
+    out = capsys.readouterr().out
+    assert [line[0] for line in GUIDE_LINE.findall(out)] == OURS
+    assert [size for tag, size, *_ in GUIDE_LINE.findall(out) if "mock" not in tag] == ["0.01"] * 4
+    lines = out.splitlines()
+    said = {
+        lines[i].split()[0]: lines[i + 1].strip() for i in range(len(lines)) if GUIDE_LINE.match(lines[i])
+    }
+    assert said == {
+        "test_save": "not synced, not atomic",
+        "headrace_mock_save": "nothing written",
+        "headrace_py_save": "not synced, not atomic",
+        "headrace_fast_save": "durable, atomic",
+        "headrace_save": "durable, atomic",
+    }
+    for tag in DEEPSPEED:
+        assert (f"{tag} -- skipped: deepspeed is not installed" in out) == ("gds" not in tag)
+    assert out.count("stats = {") == 3
+    assert "a GB is 10^9 bytes" in out
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_command_gives_json_on_stdout_and_the_lines_on_stderr(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "bench", "checkpoint", "tensor", "--mb_size", "2", "--json"]
+    options = [
+        "--folder",
+        str(tmp_path),
+        "--rounds",
+        "2",
+        "--no-statistics",
+        "--rows",
+        "test_save",
+        "headrace_save",
+    ]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=50, check=True)
+    result = json.loads(done.stdout)
+    assert result["benchmark"] == "tensor"
+    assert result["machine"]["torch"] == torch.__version__
+    assert [row["tag"] for row in result["rows"]] == ["test_save", "headrace_save"]
+    for row in result["rows"]:
+        assert len(row["seconds"]) == 2
+        assert row["size_bytes"] > 2 << 20
+        rate = row["size_bytes"] / 1e9 / (sum(row["seconds"]) / 2)
+        assert row["gb_per_s"] == pytest.approx(rate)
+    assert len(GUIDE_LINE.findall(done.stderr)) == 4
+    assert "stats = " not in done.stderr
+
+
+def test_kept_files_are_what_was_saved(tmp_path: Path) -> None:
+    rows = ["--rows", "test_save", "headrace_py_save", "headrace_fast_save", "headrace_save"]
+    assert bench("tensor", tmp_path, "--mb_size", "3", "--single_io_buffer", "--keep", *rows) == 0
+    names = sorted(os.listdir(tmp_path))
+    assert names == sorted(f"{tag}_3MB.pt" for tag in rows[1:])
+    tensors = [torch.load(tmp_path / name, weights_only=True) for name in names]
+    assert tensors[0].shape == (3 << 20,)
+    assert tensors[0].dtype == torch.uint8
+    assert tensors[0].count_nonzero() > 0
+    assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+
+
+@pytest.mark.parametrize("container", [[], ["--zipfile"]])
+def test_a_model_is_saved_with_its_optimizer(container: list[str], tmp_path: Path) -> None:
+    rows = ["--rows", *OURS]
+    assert bench("model", tmp_path, "--model", TINY, "--optimizer", "--keep", *container, *rows) == 0
+    for tag in OURS:
+        if "mock" in tag:
+            assert (tmp_path / f"{tag}_tiny.pt").stat().st_size == 0
+            continue
+        state = torch.load(tmp_path / f"{tag}_tiny.pt", weights_only=False)
+        assert isinstance(state["model"], Tiny)
+        assert {int(one["step"]) for one in state["optimizer"].state.values()} == {1}
+
+
+@pytest.mark.usefixtures("no_deepspeed")
+@pytest.mark.parametrize("way", [[], ["--zipfile"], ["--regular_torch_save"], ["--safetensors"]])
+def test_a_model_loaded_again_gives_the_same_logits(
+    way: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if way == ["--safetensors"]:
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    assert bench("load", tmp_path, "--model", TINY, "--no-statistics", *way) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^ *\d+\.\d\d GB, +\d+\.\d\d secs, +\d+\.\d\d GB/s$", out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^Loaded in \d+\.\d\d seconds\.$", out, re.MULTILINE)) == 4
+    assert out.count("the logits agree within 0.001") == 4
+    assert os.listdir(tmp_path) == []
+
+
+def test_other_weights_fail_the_load_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = headrace.load
+
+    def wrong(path: Path, **named: Any) -> Any:
+        return {name: tensor + 0.1 for name, tensor in load(path, **named).items()}
+
+    monkeypatch.setattr(headrace, "load", wrong)
+    assert bench("load", tmp_path, "--model", TINY, "--rows", "headrace_save") == 1
+    assert "headrace_save, loaded by headrace.load: the logits differ" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+USAGE = {
+    "an unknown benchmark": ["checkpoint", "nothing"],
+    "no benchmark": ["checkpoint"],
+    "another command": ["nothing"],
+    "no folder": ["checkpoint", "tensor", "--mb_size", "1"],
+    "a folder that is not there": ["checkpoint", "tensor", "--mb_size", "1", "--folder", "/no/such/folder"],
+    "no size": ["checkpoint", "tensor", "--folder", "."],
+    "a size of 0": ["checkpoint", "tensor", "--folder", ".", "--mb_size", "0"],
+    "no model": ["checkpoint", "model", "--folder", "."],
+    "an option of another benchmark": ["checkpoint", "tensor", "--folder", ".", "--mb_size", "1", "--half"],
+    "an unknown row": ["checkpoint", "tensor", "--folder", ".", "--mb_size", "1", "--rows", "nothing"],
+    "half without gpu": ["checkpoint", "model", "--folder", ".", "--model", TINY, "--optimizer", "--half"],
+    "engine, half without gpu": ["checkpoint", "engine", "--folder", ".", "--model", TINY, "--half"],
+    "two ways to save": [
+        "checkpoint", "load", "--folder", ".", "--model", TINY, "--safetensors", "--regular_torch_save",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(USAGE))
+def test_usage_errors_exit_with_2(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(USAGE[what])
+    assert exit_code.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "model", ["no-such-tag", "/no/such/folder", "no_such_module:f", f"{__name__}:nothing", "os:getcwd"]
+)
+def test_an_unknown_model_is_a_usage_error(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("model", tmp_path, "--model", model) == 2
+    assert model in capsys.readouterr().err
+
+
+def test_without_a_gpu_one_sentence_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    for benchmark, what in (("tensor", ["--mb_size", "1"]), ("model", ["--model", TINY])):
+        assert bench(benchmark, tmp_path, *what, "--gpu") == 1
+        found = capsys.readouterr()
+        assert found.out == ""
+        assert found.err.count("\n") == 1
+        assert "no GPU here" in found.err
+
+
+def test_options_without_effect_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parse(["checkpoint", "load", "--folder", str(tmp_path), "--model", TINY, "--zero_stage", "1", "--fused"])
+    assert capsys.readouterr().err.splitlines() == [
+        "headrace bench: --fused changes nothing in load",
+        "headrace bench: --zero_stage changes nothing in load",
+    ]
+
+
+@pytest.mark.usefixtures("no_deepspeed")
+def test_the_engine_benchmark_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("engine", tmp_path, "--model", TINY) == 1
+    assert "pip install deepspeed==" in capsys.readouterr().err
+
+
+# ---- with transformers ----
+
+
+def test_without_transformers_a_tag_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert bench("model", tmp_path, "--model", "phi3") == 1
+    assert "pip install transformers" in capsys.readouterr().err
+
+
+MODELS = """
+import sys
+import torch, transformers
+from headrace.bench import main, models
+for tag, published in models.TAGS.items():
+    with torch.device("meta"):
+        module = models._random(getattr(transformers, published.config)(**published.values))
+    print(tag, sum(parameter.numel() for parameter in module.parameters()))
+folder = sys.argv[1]
+config = transformers.GPT2Config(vocab_size=99, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+transformers.GPT2LMHeadModel(config).save_pretrained(folder + "/own")
+options = ["--folder", folder, "--io_buffer_mb", "1", "--no-statistics", "--rows", "headrace_save"]
+for model in ("tiny-t5", folder + "/own"):
+    for benchmark in ("model", "load --safetensors", "load --regular_torch_save --half"):
+        code = main(["checkpoint", *benchmark.split(), "--model", model, *options])
+        if code:
+            sys.exit(code)
+"""
+
+
+@pytest.mark.watchdog(180)
+def test_models_of_transformers_have_their_shapes_and_come_back(tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    done = support.run_script(MODELS, str(tmp_path), timeout=170)
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split() for line in done.stdout.splitlines()[: len(models.TAGS)])
+    assert found.pop("tiny-t5")
+    assert found == {  # as published
+        "gpt2-large": "774030080",
+        "phi3": "3821079552",
+        "phi3-v": "3821079552",
+        "llama3-1B": "1235814400",
+    }
+    assert done.stdout.count("the logits agree") == 8
+    assert done.stderr.count("random weights in the shape of hf-internal-testing/tiny-random-t5") == 3
+    assert done.stderr.count(f"model: {tmp_path}/own\n") == 3
+
+
+# ---- with DeepSpeed ----
+
+ENGINE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from headrace.bench import main
+for stage in "0123":
+    options = ["--zero_stage", stage, "--no-statistics", "--rows", "test_save", "headrace_save"]
+    if stage == "1":
+        options.append("--zipfile")
+    code = main(["checkpoint", "engine", "--folder", sys.argv[1], "--model", {TINY!r}, *options])
+    if code:
+        sys.exit(code)
+"""
+
+
+@pytest.mark.watchdog(300)
+def test_deepspeeds_engine_saves_and_loads_with_ours_at_every_zero_stage(tmp_path: Path) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    done = support.run_script(ENGINE, str(tmp_path), timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert [tag for tag, *_ in GUIDE_LINE.findall(done.stdout)] == ["test_save", "headrace_save"] * 4
+    after = re.findall(
+        r"^    durable, atomic\n    load_checkpoint gives the same values$", done.stdout, re.MULTILINE
+    )
+    assert len(after) == 4
+    assert os.listdir(tmp_path) == []
