@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file that appears whole or not at all: written under a temporary name in the same folder, then renamed.
-// One thread creates, commits or discards; any number may write ranges of file() in between.
+// Any thread may resize, commit or discard, one at a time waits for another; any number may write ranges of file() in between.
 // Owns the temporary file: destroyed without commit(), it is removed and the old file is untouched.
 #pragma once
 
@@ -39,11 +39,12 @@ class HEADRACE_EXPORT AtomicFile {
   [[nodiscard]] const std::string& temporary_path() const noexcept;
 
   // Another exact final length, for those who learn it while they write. Space for a larger one is taken now; on an error the
-  // length asked for before stays. Not while commit() runs; writes may be under way.
+  // length asked for before stays. What was written beyond a smaller one is cut off; writes there must be over.
   [[nodiscard]] Status resize(uint64_t size_bytes);
 
   // Exact size, fdatasync, rename, fsync of the folder. On an error before the rename the temporary file is gone and the old file is as
-  // it was. Call once, after every write into file() is done.
+  // it was; if only the last step fails, the new file is in place and the error's detail says so. Call once, after every
+  // write into file() is done.
   [[nodiscard]] Status commit();
   // Removes the temporary file. Safe to call twice, and after commit(), when it does nothing.
   void discard() noexcept;

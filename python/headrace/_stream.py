@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that come one after another, into a file that appears whole or not at all; and a file to read from.
 
-For programs that write to and read from file objects. One thread at a time.
+For programs that write to and read from file objects. One thread at a time: another one is refused.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ import copy
 import errno
 import io
 import os
+import sys
+import threading
+import warnings
+from operator import index
 from typing import TYPE_CHECKING
 
-from ._core import Buffer, File
+from ._core import Buffer, File, Handle
 from ._default import default_handle
-from ._errors import TransferError
+from ._errors import ClosedError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import NoReturn
 
-    from ._core import AtomicFile, Handle, Transfer
+    from ._core import AtomicFile, Transfer
     from ._types import Durability, OneMemory, Path, SupportsBuffer
 
 _PART_BYTES = 16 << 20
 _PARTS = 4
 _NO_PART = -1  # from the caller's memory
-_FIRST_RESERVE_BYTES = 64 << 20
-_RESERVE_STEP_MAX_BYTES = 4 << 30
+_AHEAD_MIN_BYTES = 64 << 20
+_AHEAD_MAX_BYTES = 1 << 30
 
 
 class AtomicStream:
@@ -47,7 +52,8 @@ class AtomicStream:
         staging: Sequence[memoryview] | None = None,
         on_sent: Callable[[Transfer], None] | None = None,
     ) -> None:
-        self._handle = handle or default_handle()
+        self._handle = usable(handle)
+        self._path = path
         self._file: AtomicFile | None = self._handle.replace(path, size=0, durability=durability)
         self._parts = staging
         self._on_sent = on_sent
@@ -57,6 +63,8 @@ class AtomicStream:
         self._sent = 0  # bytes of the file that are written or under way
         self._reserved = 0
         self._failure: BaseException | None = None
+        self._entered = threading.RLock()
+        self._depth = 0
 
     @property
     def closed(self) -> bool:
@@ -67,9 +75,12 @@ class AtomicStream:
         """The number of bytes so far."""
         return self._sent + self._filled
 
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError("a file that is being written cannot be copied or pickled")
+
     def write(self, data: SupportsBuffer) -> int:
         """Appends a copy of the bytes."""
-        view = memoryview(data).cast("B")
+        view = bytes_of(data)
 
         def copy_part(target: memoryview, offset: int) -> None:
             target[:] = view[offset : offset + len(target)]
@@ -78,7 +89,7 @@ class AtomicStream:
 
     def fill(self, nbytes: int, copy_part: Callable[[memoryview, int], None]) -> int:
         """Appends ``nbytes``: ``copy_part(target, offset)`` puts those from ``offset`` on into ``target``."""
-        with self._whole_or_nothing() as file:
+        with self.whole_or_nothing() as file:
             done = 0
             while done < nbytes:
                 part = self._free_part()
@@ -92,7 +103,7 @@ class AtomicStream:
 
     def write_memory(self, memory: Sequence[OneMemory], nbytes: int) -> None:
         """Appends ``nbytes`` of memory in order, without collecting it; waits until it is written."""
-        with self._whole_or_nothing() as file:
+        with self.whole_or_nothing() as file:
             self._send(file)
             if nbytes:
                 self._reserve(file, self._sent + nbytes)
@@ -101,19 +112,17 @@ class AtomicStream:
                 self._wait(_NO_PART)
 
     def skip(self, nbytes: int) -> None:
-        """Leaves ``nbytes`` zeros."""
-        with self._whole_or_nothing() as file:
+        """Leaves ``nbytes`` zeros, which take space."""
+        with self.whole_or_nothing() as file:
             self._send(file)
             self._sent += nbytes
 
     def commit(self) -> None:
         """Makes the file appear, with the durability asked for. Raises again what failed before; does nothing
         when it was done before, and after discard()."""
-        if self._failure is not None:
-            raise copy.copy(self._failure)
-        if self._file is None:
+        if self._file is None and self._failure is None:
             return
-        with self._whole_or_nothing() as file:
+        with self.whole_or_nothing() as file:
             self._send(file)
             file.resize(self._sent)
             while self._under_way:
@@ -130,12 +139,9 @@ class AtomicStream:
         if exception is None:
             self.commit()
         self.discard()
-        if (
-            exception is not None
-            and self._failure is not None
-            and not isinstance(exception, type(self._failure))
-        ):
-            raise copy.copy(self._failure) from exception
+        failure = self._failure
+        if isinstance(exception, Exception) and failure and not isinstance(exception, type(failure)):
+            raise copy.copy(failure) from exception
 
     def discard(self) -> None:
         """Removes what was written; the old file stays. Does nothing after commit()."""
@@ -143,21 +149,38 @@ class AtomicStream:
         self._under_way = []
         self._parts = None
         if file is not None:
-            file.discard()
+            with contextlib.suppress(ClosedError):  # a forked child: the file is its parent's
+                file.discard()
 
     @contextlib.contextmanager
-    def _whole_or_nothing(self) -> Iterator[AtomicFile]:
-        """The file. After an exception it is unknown which bytes are in it: it is discarded."""
-        if self._failure is not None:
-            raise copy.copy(self._failure)
-        if self._file is None:
-            raise ValueError("write to a closed file")
+    def whole_or_nothing(self) -> Iterator[AtomicFile]:
+        """Yields the file. After an exception in the block it is unknown which bytes are in it: it is
+        discarded, and every later call raises that again."""
+        if not self._entered.acquire(blocking=False):
+            raise RuntimeError(f"another thread is writing to {self._path!r}: one at a time can")
         try:
-            yield self._file
-        except BaseException as error:
-            self._failure = copy.copy(error)  # without its frames, which hold this object
-            self.discard()
-            raise
+            if self._depth == 0:
+                if self._failure is not None:
+                    self.discard()
+                    raise copy.copy(self._failure)
+                if self._file is None:
+                    raise ValueError("write to a closed file")
+                # Until the end: whatever comes between, the file is not taken for whole.
+                self._failure = TransferError(errno.EINTR, "a write was interrupted", self._path)
+            assert self._file is not None
+            self._depth += 1
+            try:
+                yield self._file
+            except BaseException as error:
+                self._failure = without_frames(error)
+                self.discard()
+                raise
+            finally:
+                self._depth -= 1
+            if self._depth == 0:
+                self._failure = None
+        finally:
+            self._entered.release()
 
     def _free_part(self) -> memoryview:
         if self._parts is None:
@@ -186,20 +209,42 @@ class AtomicStream:
                 self._on_sent(one[0])
 
     def _reserve(self, file: AtomicFile, end: int) -> None:
-        """Takes space ahead, in growing steps, so that writes need not make the file longer one by one."""
+        """Takes space ahead, in steps, so that writes need not make the file longer one by one; never much of
+        what is free, which others may need."""
         if end <= self._reserved:
             return
-        ahead = max(_FIRST_RESERVE_BYTES, self._reserved + min(self._reserved, _RESERVE_STEP_MAX_BYTES))
-        if ahead > end:
-            try:
-                file.resize(ahead)
-                self._reserved = ahead
-                return
-            except TransferError as error:
-                if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # so much may not be needed
-                    raise
-        file.resize(end)
-        self._reserved = end
+        status = os.statvfs(os.path.dirname(file.temporary_path))
+        free_bytes = status.f_bavail * status.f_frsize
+        ahead = min(max(_AHEAD_MIN_BYTES, min(end // 4, _AHEAD_MAX_BYTES)), free_bytes // 8)
+        try:
+            file.resize(end + ahead)
+            self._reserved = end + ahead
+        except TransferError as error:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # so much may not be needed
+                raise
+            file.resize(end)
+            self._reserved = end
+
+
+def usable(handle: Handle | None) -> Handle:
+    """The handle, or the one that the process shares."""
+    if handle is not None and not isinstance(handle, Handle):
+        raise TypeError(f"handle must be a headrace.Handle or None, not {type(handle).__name__}")
+    return handle or default_handle()
+
+
+def bytes_of(data: SupportsBuffer) -> memoryview:
+    """All of a contiguous buffer, as bytes."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The same exception once more, without the frames it came through: they hold what raised it."""
+    try:
+        return copy.copy(error)
+    except Exception:  # its class takes other arguments than it keeps
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def cut(memory: memoryview, parts: int) -> list[memoryview]:
@@ -215,7 +260,11 @@ class StreamWriter(io.RawIOBase):
         super().__init__()
         self.name = path
         self.mode = "wb"
+        self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
         self._stream = AtomicStream(path, durability=durability, handle=handle)
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError("a file that is being written cannot be copied or pickled")
 
     def writable(self) -> bool:
         return True
@@ -225,13 +274,15 @@ class StreamWriter(io.RawIOBase):
         return self._stream.write(data)
 
     def tell(self) -> int:
+        self._checkClosed()  # type: ignore[attr-defined]  # io.IOBase has it
         return self._stream.tell()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Forward only: what is passed over holds zeros."""
-        if whence == os.SEEK_END:
-            whence = os.SEEK_CUR  # the end is where the file is written
-        target = offset + (self.tell() if whence == os.SEEK_CUR else 0)
+        """Forward only: what is passed over holds zeros, and takes space."""
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence!r}")
+        # The end is where the file is written.
+        target = index(offset) + (0 if whence == os.SEEK_SET else self.tell())
         if target < self.tell():
             raise io.UnsupportedOperation(f"seek to {target}: the bytes before {self.tell()} are written")
         self._stream.skip(target - self.tell())
@@ -241,10 +292,19 @@ class StreamWriter(io.RawIOBase):
         raise io.UnsupportedOperation("bytes of this file must come through write()")
 
     def close(self) -> None:
-        """Makes the file appear under its name. Raises if that or a write failed; then it does not."""
+        """Makes the file appear under its name, unless a write failed: then it raises that again.
+
+        While an exception that came after the file was opened is being handled (in a ``finally``, or in the
+        end of another ``with``), nobody knows that the file is whole: it is discarded, and the exception goes
+        on. If only the folder cannot be synced, the file is in place and the error says so.
+        """
         if self.closed:
             return
+        raised = sys.exc_info()[1]
         try:
+            if raised is not None and raised is not self._handled:
+                self._stream.discard()
+                raise raised
             self._stream.commit()
         finally:
             super().close()
@@ -255,6 +315,8 @@ class StreamWriter(io.RawIOBase):
         super().close()
 
     def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        if self.closed:
+            return
         try:
             self._stream.leave(exception)
         finally:
@@ -262,14 +324,18 @@ class StreamWriter(io.RawIOBase):
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, "_stream"):
-            import warnings
+            self._drop()
 
-            warnings.warn(
-                f"{self.name!r} was not saved: its writer was dropped before close()",
-                ResourceWarning,
-                stacklevel=2,
-            )
-            self.discard()
+    def _dealloc_warn(self, _: object) -> None:
+        """An io.BufferedWriter over this file calls it when it is dropped, before it closes it."""
+        if not self.closed:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.discard()
+        warnings.warn(
+            f"{self.name!r} was not saved: its writer was dropped before close()", ResourceWarning, 3
+        )
 
 
 class StreamReader(io.RawIOBase):
@@ -279,9 +345,10 @@ class StreamReader(io.RawIOBase):
         super().__init__()
         self.name = path
         self.mode = "rb"
-        self._handle = handle or default_handle()
+        self._handle = usable(handle)
         self._file = File(path)
         self._position = 0
+        self.failure: BaseException | None = None  # of the last read
 
     def readable(self) -> bool:
         return True
@@ -291,22 +358,58 @@ class StreamReader(io.RawIOBase):
 
     def readinto(self, target: SupportsBuffer) -> int:
         """Fills ``target``, or what the file has left of it."""
-        view = memoryview(target).cast("B")
-        count = self._handle.read(self._file, view, offset=self._position, partial=True).result()
+        transfer = self._handle.read(self._file, bytes_of(target), offset=self._position, partial=True)
+        self.failure = None
+        try:
+            count = transfer.result()
+        except BaseException as error:
+            self.failure = without_frames(error)
+            # The caller may free the memory: io.BufferedReader hands on a bare pointer.
+            transfer.abort()
+            while not transfer.done():
+                with contextlib.suppress(BaseException):
+                    transfer.exception()
+            raise
         self._position += count
         return count
+
+    def readall(self) -> bytes:
+        """The rest of the file."""
+        found = bytearray(max(self._file.size - self._position, 0))
+        view = memoryview(found)
+        done = 0
+        while done < len(found) and (count := self.readinto(view[done:])):
+            done += count
+        view.release()
+        del found[done:]
+        return bytes(found)
 
     def tell(self) -> int:
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
-        if start + offset < 0:
-            raise ValueError(f"seek to {start + offset}: before the start of the file")
-        self._position = start + offset
-        return self._position
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}
+        if whence not in starts:
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence!r}")
+        target = starts[whence] + index(offset)
+        if target < 0:
+            raise ValueError(f"seek to {target}: before the start of the file")
+        self._position = target
+        return target
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):  # not where opening it failed
             self._file.close()
         super().close()
+
+
+class BufferedStreamReader(io.BufferedReader):
+    """What headrace.torch.reader returns: io.BufferedReader, ending ``with`` by the true error."""
+
+    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        raw = self.raw
+        failure = raw.failure if isinstance(raw, StreamReader) else None
+        self.close()
+        # torch turns what a read raises into a ValueError about a closed file.
+        if isinstance(exception, Exception) and failure and not isinstance(exception, type(failure)):
+            raise copy.copy(failure) from exception

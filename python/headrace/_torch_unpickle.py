@@ -129,7 +129,7 @@ def _build(instance: Any, state: Any) -> None:
 def replay(file: CheckpointFile, storages: list[Any]) -> Any:
     """The object of a pickle whose globals are all known: a closed list, nothing else is imported."""
     table = {name: _resolve(name) for name in file.globals(known=True)}
-    if _REBUILD in table and torch._guards.detect_fake_mode() is None:
+    if _REBUILD in table:
         table[_REBUILD] = _rebuild_tensor
     obj = file.replay(table, storages, _build)
     _validate_sparse()

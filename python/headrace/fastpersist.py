@@ -18,15 +18,19 @@ simpler, and faster.
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._core import Handle
-from ._stream import AtomicStream, cut
+from ._stream import AtomicStream, bytes_of, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
+    from typing import NoReturn
 
     import torch
 
@@ -189,17 +193,23 @@ class FastFileWriter(_FileWriter):
             raise ValueError(
                 f"{asked}: one file by several writers is not supported yet. Let one rank write each file"
             )
+        self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
+        memory = _memory_of(config.pinned_tensor)
+        if memory is not None and _is_in_use(config.pinned_tensor):
+            memory = None  # another writer fills it: this one takes memory of its own
         self._stream = AtomicStream(
             file_path,
             handle=_handle_of(config.dnvme_handle),
-            staging=_staging_of(config.pinned_tensor, config.double_buffer),
+            staging=None if memory is None else cut(memory, _PARTS if config.double_buffer else 1),
             on_sent=self._count_sent,
         )
+        if memory is not None:
+            _in_use[self._stream] = _range_of(config.pinned_tensor)
 
     def write(self, buffer: SupportsBuffer) -> int:
         """Appends all bytes of ``buffer``, which may change once it returns."""
         start = time.perf_counter()
-        view = memoryview(buffer).cast("B")
+        view = bytes_of(buffer)
 
         def copy(target: memoryview, offset: int) -> None:
             target[:] = view[offset : offset + len(target)]
@@ -207,7 +217,7 @@ class FastFileWriter(_FileWriter):
         self._fill(len(view), copy)
         return self._count_write(len(view), time.perf_counter() - start)
 
-    def save_torch_storage_object_list(self, storage_obj_list: Sequence[Any], save_size: bool) -> int:
+    def save_torch_storage_object_list(self, storage_obj_list: Iterable[Any], save_size: bool) -> int:
         """Appends storages, each after its number of elements (8 bytes) where ``save_size`` is true.
 
         ``storage_obj_list``: pairs of torch.UntypedStorage and dtype, or typed storages. Those in host memory
@@ -215,9 +225,64 @@ class FastFileWriter(_FileWriter):
         """
         start = time.perf_counter()
         before = self._stream.tell()
+        with self._stream.whole_or_nothing():
+            count = self._append_storages(storage_obj_list, save_size)
+        appended = self._stream.tell() - before
+        self._stats["save_storage"] += count
+        self._stats["save_storage_bytes"] += appended
+        return self._count_write(appended, time.perf_counter() - start)
+
+    def flush(self) -> None:
+        """Counts. What was written becomes durable, and visible, by close()."""
+        self._stats["flush"] += 1
+
+    def close(self) -> None:
+        """Makes the file appear, durable. Raises if that fails or a write failed. Safe to call twice.
+
+        While an exception that came after the writer was made is being handled, the file is discarded and the
+        exception goes on: torch.save may not have come to its end.
+        """
+        self._stats["close"] += 1
+        raised = sys.exc_info()[1]
+        if raised is not None and raised is not self._handled and not self._stream.closed:
+            self._stream.discard()
+            raise raised
+        start = time.perf_counter()
+        self._stream.commit()
+        seconds = time.perf_counter() - start
+        self._stats["aio_write_secs"] += seconds
+        self._stats["write_secs"] += seconds
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError("a file that is being written cannot be copied or pickled")
+
+    def __enter__(self) -> FastFileWriter:
+        return self
+
+    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        if exception is None:
+            self.close()
+        self._stream.leave(exception)
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None and not stream.closed:
+            stream.discard()
+            message = f"{self._file_path!r} was not saved: its writer was dropped before close()"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+
+    def _dump_state(self) -> None:
+        """Prints the statistics. Rates are in GiB/s, as in DeepSpeed."""
+        self._rate("aio_GB/s", "aio_bytes", "aio_write_secs")
+        self._rate("fill_buffer_GB/s", "aio_bytes", "fill_buffer_secs")
+        super()._dump_state()
+
+    def _append_storages(self, storages: Iterable[Any], save_size: bool) -> int:
+        """How many there were."""
         regions: list[OneMemory] = []
-        pending = 0
-        for storage, dtype in map(_storage_and_dtype, storage_obj_list):
+        pending = count = 0
+        for storage, dtype in map(_storage_and_dtype, storages):
+            count += 1
             nbytes = storage.nbytes()
             if save_size:
                 regions.append((nbytes // dtype.itemsize).to_bytes(_SIZE_BYTES, "little"))
@@ -232,49 +297,7 @@ class FastFileWriter(_FileWriter):
             if not on_host:
                 self._fill(nbytes, _copier(_bytes_of(storage)))
         self._send_memory(regions, pending)
-        appended = self._stream.tell() - before
-        self._stats["save_storage"] += len(storage_obj_list)
-        self._stats["save_storage_bytes"] += appended
-        return self._count_write(appended, time.perf_counter() - start)
-
-    def flush(self) -> None:
-        """Counts. What was written becomes durable, and visible, by close()."""
-        self._stats["flush"] += 1
-
-    def close(self) -> None:
-        """Makes the file appear, durable. Raises if that fails or a write failed. Safe to call twice."""
-        self._stats["close"] += 1
-        start = time.perf_counter()
-        self._stream.commit()
-        seconds = time.perf_counter() - start
-        self._stats["aio_write_secs"] += seconds
-        self._stats["write_secs"] += seconds
-
-    def __enter__(self) -> FastFileWriter:
-        return self
-
-    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
-        if exception is None:
-            self.close()
-        self._stream.leave(exception)
-
-    def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)
-        if stream is not None and not stream.closed:
-            import warnings
-
-            warnings.warn(
-                f"{self._file_path!r} was not saved: its writer was dropped before close()",
-                ResourceWarning,
-                stacklevel=2,
-            )
-            stream.discard()
-
-    def _dump_state(self) -> None:
-        """Prints the statistics. Rates are in GiB/s, as in DeepSpeed."""
-        self._rate("aio_GB/s", "aio_bytes", "aio_write_secs")
-        self._rate("fill_buffer_GB/s", "aio_bytes", "fill_buffer_secs")
-        super()._dump_state()
+        return count
 
     def _fill(self, nbytes: int, copy: Callable[[memoryview, int], None]) -> None:
         """Appends ``nbytes`` by copying, and counts what copying took."""
@@ -343,17 +366,36 @@ def _handle_of(dnvme_handle: object) -> Handle | None:
     return inner if isinstance(inner, Handle) else None
 
 
-def _staging_of(pinned: torch.Tensor | None, double_buffer: bool) -> list[memoryview] | None:
-    """The parts of the tensor in which small writes are collected; None: the stream's own."""
+def _memory_of(pinned: torch.Tensor | None) -> memoryview | None:
+    """The bytes of the tensor in which small writes are collected; None: the stream's own."""
     import torch
 
     if pinned is None:
         return None
-    if not isinstance(pinned, torch.Tensor) or pinned.device.type != "cpu" or not pinned.is_contiguous():
-        raise ValueError("pinned_tensor must be a contiguous CPU tensor, or None")
+    plain = (
+        type(pinned) in (torch.Tensor, torch.nn.Parameter)
+        and pinned.device.type == "cpu"
+        and pinned.layout == torch.strided
+        and not (pinned.is_nested or pinned.is_quantized or pinned.is_conj() or pinned.is_neg())
+        and pinned.is_contiguous()
+        and pinned.untyped_storage().nbytes()
+        >= pinned.storage_offset() * pinned.element_size() + pinned.numel() * pinned.element_size()
+    )
+    if not plain:
+        raise ValueError("pinned_tensor must be a contiguous CPU tensor of plain elements, or None")
     if pinned.nbytes < _STAGING_MIN_BYTES:
-        raise ValueError(
-            f"pinned_tensor has {pinned.nbytes} bytes, and at least {_STAGING_MIN_BYTES} are needed"
-        )
-    memory = memoryview(pinned.detach().reshape(-1).view(torch.uint8).numpy())
-    return cut(memory, _PARTS if double_buffer else 1)
+        raise ValueError(f"pinned_tensor has {pinned.nbytes} bytes; at least {_STAGING_MIN_BYTES} are needed")
+    return memoryview(pinned.detach().reshape(-1).view(torch.uint8).numpy())
+
+
+# The memory that writers which are not closed collect in.
+_in_use: weakref.WeakKeyDictionary[AtomicStream, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+
+def _range_of(pinned: Any) -> tuple[int, int]:
+    return pinned.data_ptr(), pinned.data_ptr() + pinned.nbytes
+
+
+def _is_in_use(pinned: Any) -> bool:
+    begin, end = _range_of(pinned)
+    return any(b < end and begin < e for stream, (b, e) in list(_in_use.items()) if not stream.closed)

@@ -4,7 +4,6 @@ imports torch."""
 
 from __future__ import annotations
 
-import io
 import math
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 import torch
 
 from ._core import Buffer
-from ._stream import StreamReader, StreamWriter
+from ._stream import BufferedStreamReader, StreamReader, StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,16 +66,17 @@ def writer(path: Path, *, durability: Durability = "data", handle: Handle | None
             torch.save(model.state_dict(), file)
 
     Leaving the ``with`` block, or close(), waits for the bytes, syncs, and renames the file to ``path``; an
-    exception in the block removes what was written and leaves the old file. So does dropping it without
-    close(), with a ResourceWarning. Writes are sequential; they are copied into 64 MiB of memory and written
-    while more comes. headrace.save needs no such copy and is faster. ``durability`` and ``handle`` as there.
+    exception in the block removes what was written and leaves the old file. So does close() while an
+    exception is being handled, which goes on, and dropping the file without close(), with a ResourceWarning.
+    Writes are sequential, of one thread at a time; they are copied into 64 MiB of memory and written while
+    more comes. headrace.save needs no such copy and is faster. ``durability`` and ``handle`` as there.
 
     Raises TransferError (an OSError) from the call that meets the failure, at the latest from close().
     """
     return StreamWriter(path, durability, handle)
 
 
-def reader(path: Path, *, handle: Handle | None = None) -> io.BufferedReader:
+def reader(path: Path, *, handle: Handle | None = None) -> BufferedStreamReader:
     """A file object for an unmodified ``torch.load(file)``; larger tensors are read straight into place.
 
         with headrace.torch.reader("model.pt") as file:
@@ -86,4 +86,4 @@ def reader(path: Path, *, handle: Handle | None = None) -> io.BufferedReader:
     reader of binary files can use it: seek, tell, read and readinto work as those of open(path, "rb").
     Raises TransferError (an OSError; FileNotFoundError and so on are among its subclasses).
     """
-    return io.BufferedReader(StreamReader(path, handle), _READ_AHEAD_BYTES)
+    return BufferedStreamReader(StreamReader(path, handle), _READ_AHEAD_BYTES)

@@ -4,6 +4,7 @@
 // Owners as atomic_file_object.h says.
 #include "atomic_file_object.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nanobind/stl/string.h>
@@ -42,10 +43,10 @@ Ranges that were never written hold zeros.)";
 }  // namespace
 
 AtomicFileObject::AtomicFileObject(AtomicFile file, nb::object path, uint64_t size_bytes)
-    : atomic_(std::move(file)), path_(std::move(path)), size_bytes_(size_bytes), generation_(fork_generation()) {}
+    : atomic_(std::make_shared<AtomicFile>(std::move(file))), path_(std::move(path)), size_bytes_(size_bytes), generation_(fork_generation()) {}
 
 AtomicFileObject::AtomicFileObject(AtomicFileObject&& other) noexcept
-    : atomic_(std::exchange(other.atomic_, std::nullopt)),
+    : atomic_(std::exchange(other.atomic_, nullptr)),
       path_(std::move(other.path_)),
       size_bytes_(other.size_bytes_),
       generation_(other.generation_),
@@ -55,7 +56,7 @@ AtomicFileObject::~AtomicFileObject() {
   if (!atomic_) return;
   if (generation_ != fork_generation()) {
     // The temporary file is the parent's to remove: a forked child leaves it alone and gives the object up.
-    static_cast<void>(new AtomicFile(*std::move(atomic_)));
+    static_cast<void>(new std::shared_ptr<AtomicFile>(std::move(atomic_)));
     return;
   }
   Parts parts = take();
@@ -85,12 +86,22 @@ void AtomicFileObject::check_range(uint64_t offset_bytes, uint64_t bytes) const 
 
 void AtomicFileObject::resize(uint64_t size_bytes) {
   static_cast<void>(file());
-  if (const Status status = atomic_->resize(size_bytes); !status) raise(status.error(), path_);
+  const std::shared_ptr<AtomicFile> atomic = atomic_;
+  const Status status = without_gil([&] { return atomic->resize(size_bytes); });
+  if (!status) raise(status.error(), path_);
   size_bytes_ = size_bytes;
 }
 
+void AtomicFileObject::add_write(const Transfer& write) {
+  if (writes_.size() >= writes_looked_at_) {
+    std::erase_if(writes_, [](const Transfer& one) { return one.done() && one.result().has_value(); });
+    writes_looked_at_ = std::max<size_t>(64, 2 * writes_.size());
+  }
+  writes_.push_back(write);
+}
+
 AtomicFileObject::Parts AtomicFileObject::take() {
-  return {.atomic = std::exchange(atomic_, std::nullopt), .writes = std::exchange(writes_, {})};
+  return {.atomic = std::exchange(atomic_, nullptr), .writes = std::exchange(writes_, {})};
 }
 
 void AtomicFileObject::remove(Parts& parts) noexcept {

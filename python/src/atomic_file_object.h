@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,9 +34,10 @@ class AtomicFileObject {
 
   // Raises ValueError for a range that leaves the file.
   void check_range(uint64_t offset_bytes, uint64_t bytes) const;
-  // Another final length; raises ValueError if writes were accepted beyond it.
+  // Another final length.
   void resize(uint64_t size_bytes);
-  void add_write(const Transfer& write) { writes_.push_back(write); }
+  // Those that are done and went well are forgotten now and then.
+  void add_write(const Transfer& write);
 
   // Waits for the writes, then makes the file appear. On any failure nothing is left behind.
   void commit();
@@ -45,18 +46,19 @@ class AtomicFileObject {
 
  private:
   struct Parts {
-    std::optional<AtomicFile> atomic;
+    std::shared_ptr<AtomicFile> atomic;
     std::vector<Transfer> writes;
   };
   // What commit() and discard() work on: while they wait without the GIL, other threads find this object closed.
   [[nodiscard]] Parts take();
   static void remove(Parts& parts) noexcept;
 
-  std::optional<AtomicFile> atomic_;
+  std::shared_ptr<AtomicFile> atomic_;  // shared with a resize() under way in another thread
   nb::object path_;
   uint64_t size_bytes_;
   uint32_t generation_;
   std::vector<Transfer> writes_;
+  size_t writes_looked_at_ = 64;  // how many make it worth while to look for those that are done
 };
 
 void bind_atomic_file(nb::module_& module);

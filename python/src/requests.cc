@@ -299,7 +299,11 @@ AtomicFileObject replace(HandleObject& self, nb::handle path, nb::handle size, W
   options.size_bytes = whole_number("size", size);
   options.durability = parse_durability(durability, Durability::data);
   const std::string bytes = path_bytes(path);
-  auto file = without_gil([&] { return AtomicFile::create(bytes, options); });
+  auto file = without_gil([&] {
+    auto created = AtomicFile::create(bytes, options);
+    if (created) sweep_temporaries_beside(bytes);
+    return created;
+  });
   if (!file) raise(file.error(), path);
   return {*std::move(file), nb::borrow(path), options.size_bytes};
 }

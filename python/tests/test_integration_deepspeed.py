@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import socket
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -271,6 +272,48 @@ def test_configs_for_other_engines_keep_them() -> None:
     config = Config()
     config.datastates_config = type("enabled", (), {"enabled": True})  # type: ignore[misc, assignment]
     assert module.make_engine(config) == "its own engine"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_factory_is_found_and_put_back_in_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = importlib.import_module("deepspeed.runtime.checkpoint_engine")
+    own = package.create_checkpoint_engine
+    monkeypatch.setitem(sys.modules, "deepspeed.blocked", None)  # type: ignore[arg-type]
+    integration.enable()
+    late = ModuleType("deepspeed.late")
+    exec("from deepspeed.runtime.checkpoint_engine import create_checkpoint_engine", late.__dict__)
+    monkeypatch.setitem(sys.modules, "deepspeed.late", late)
+    assert late.__dict__["create_checkpoint_engine"] is not own
+    integration.disable()
+    assert package.create_checkpoint_engine is own
+    assert late.__dict__["create_checkpoint_engine"] is own
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_an_engine_without_a_config_writes_deepspeeds_container(tmp_path: Path) -> None:
+    integration.enable()
+    module = importlib.import_module("deepspeed.runtime.engine")
+    module.make_engine(None).save({"w": torch.ones(3)}, str(tmp_path / "a.pt"))
+    with headrace.open(tmp_path / "a.pt") as file:
+        assert file.format == "torch-legacy"
+
+
+def test_a_program_finds_the_modules_beside_it(stand_in: Path) -> None:
+    folder = stand_in / "somewhere"
+    folder.mkdir()
+    (folder / "program.py").write_text("import sibling; print(sibling.x)")
+    (folder / "sibling.py").write_text("x = 1")
+    paths = os.pathsep.join([str(stand_in), *[path for path in sys.path if path]])
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.integrations.deepspeed", str(folder / "program.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd="/",
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "1\n", done.stderr[-300:]
 
 
 def test_a_deepspeed_without_the_factory_keeps_its_checkpoints(stand_in: Path) -> None:

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -117,18 +118,27 @@ class AtomicFile::Impl {
   }
 
   Status resize(uint64_t size_bytes) {
+    const std::lock_guard lock(mutex_);
     if (Status usable = check_pending("resize"); !usable) return usable;
     if (size_bytes > options_.size_bytes) {
-      if (Status taken = take_space(size_bytes); !taken) return taken;
+      if (Status taken = take_space(size_bytes); !taken) {
+        // What could be had of the space is in the file now.
+        (void)system_.truncate(file_.internal()->descriptor(), options_.size_bytes, path_);
+        return taken;
+      }
+    } else if (size_bytes < options_.size_bytes) {
+      // Now, so that bytes that were written there do not come back when it grows again.
+      if (Status cut = system_.truncate(file_.internal()->descriptor(), size_bytes, path_); !cut) return cut;
     }
     options_.size_bytes = size_bytes;
     return {};
   }
 
   Status commit() {
+    const std::lock_guard lock(mutex_);
     if (Status usable = check_pending("commit"); !usable) return usable;
     if (file_.internal()->has_failed_write()) {
-      discard();
+      remove();
       return std::unexpected(Error{.code = ErrorCode::aborted,
                                    .operation = "commit",
                                    .path = path_,
@@ -140,24 +150,34 @@ class AtomicFile::Impl {
     if (status) status = system_.rename(temporary_, target_);
     if (!status) {
       status.error().path = path_;
-      discard();
+      remove();
       return status;
     }
     pending_ = false;
-    // The new file is in place whatever this says; a failure means that it may not survive a power cut.
-    return options_.durability == Durability::data ? system_.sync_folder_of(target_) : Status{};
+    if (options_.durability != Durability::data) return {};
+    Status synced = system_.sync_folder_of(target_);
+    if (!synced) {
+      synced.error().path = path_;
+      synced.error().detail = "the new file is in place, but its name may not survive a power cut; sync the folder";
+    }
+    return synced;
   }
 
   void discard() noexcept {
-    if (!pending_ || process_ != os::process_id()) return;  // a forked child's copy: its parent is still writing
-    pending_ = false;
-    (void)system_.unlink(temporary_);
+    const std::lock_guard lock(mutex_);
+    remove();
   }
 
   const File& file() const noexcept { return file_; }
   const std::string& temporary() const noexcept { return temporary_; }
 
  private:
+  void remove() noexcept {
+    if (!pending_ || process_ != os::process_id()) return;  // a forked child's copy: its parent is still writing
+    pending_ = false;
+    (void)system_.unlink(temporary_);
+  }
+
   Status check_pending(const char* operation) const {
     if (!pending_)
       return std::unexpected(Error{.code = ErrorCode::invalid_argument,
@@ -188,6 +208,7 @@ class AtomicFile::Impl {
   AtomicFileOptions options_;
   File file_;
   const pid_t process_ = os::process_id();
+  std::mutex mutex_;     // held while the temporary file is cut, grown, renamed or removed
   bool pending_ = true;  // the temporary name exists
 };
 

@@ -28,7 +28,9 @@ class HeadraceCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # DeepS
         super().__init__(config_params)
         self.name = "HeadraceCheckpointEngine"
         settings = getattr(config_params, "checkpoint_config", None) or {}
-        self._format: Any = "torch" if settings.get("checkpoint_serialization", True) else "torch-legacy"
+        # Without a config it is the legacy container, as with DeepSpeed's default engine.
+        zipped = config_params is not None and settings.get("checkpoint_serialization", True)
+        self._format: Any = "torch" if zipped else "torch-legacy"
 
     def create(self, info: Any) -> None:
         """Does nothing: each file appears when it is whole."""

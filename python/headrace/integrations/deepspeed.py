@@ -17,6 +17,7 @@ both calls. One thread at a time.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
@@ -176,10 +177,17 @@ def _replace_checkpoint_engine(deepspeed: ModuleType) -> None:
     from ._deepspeed_checkpoint import factory
 
     ours = factory(own)
+    # In modules that are imported meanwhile, too.
+    _on_disable(partial(_rename, f"{deepspeed.__name__}.", ours, own))
+    _rename(f"{deepspeed.__name__}.", own, ours)
+
+
+def _rename(prefix: str, before: object, after: object) -> None:
+    """Gives the modules that have one function as the factory of engines another one."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(f"{deepspeed.__name__}.") and vars(module).get(_ENGINE_FACTORY) is own:
-            setattr(module, _ENGINE_FACTORY, ours)
-            _on_disable(partial(setattr, module, _ENGINE_FACTORY, own))
+        names = getattr(module, "__dict__", {}) if name.startswith(prefix) else {}
+        if names.get(_ENGINE_FACTORY) is before:
+            setattr(module, _ENGINE_FACTORY, after)
 
 
 def _replace_reports(deepspeed: ModuleType) -> None:
@@ -234,6 +242,7 @@ def _main() -> None:
 
     integration.enable()
     del sys.argv[0]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # as Python itself does for a program
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
