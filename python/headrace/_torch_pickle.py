@@ -13,6 +13,10 @@ from typing import Any
 import torch
 from torch.serialization import location_tag, normalize_storage_type
 
+from ._core import Buffer
+
+_HUGE_FROM_BYTES = 2 << 20
+
 
 class Storages:
     """The storages of one pickle, in the order of their keys "0", "1" and so on."""
@@ -54,7 +58,7 @@ class Storages:
     def on_host(self) -> list[torch.UntypedStorage]:
         """The storages with bytes in this process's memory; those of devices are copied."""
         return [
-            (storage if storage.nbytes() == nbytes else storage[:nbytes]).cpu()
+            _to_host(storage if storage.nbytes() == nbytes else storage[:nbytes])
             for storage, nbytes in zip(self.list, self._bytes, strict=True)
         ]
 
@@ -88,6 +92,14 @@ class LegacyStorages(Storages):
             self.keys.append(str(found[2]))
             self.element_bytes.append(torch._utils._element_size(obj.dtype))
         return (*found, None)
+
+
+def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """In host memory. What comes from a device goes to huge pages: the copy then costs a fraction."""
+    if storage.device.type == "cpu" or storage.nbytes() < _HUGE_FROM_BYTES:
+        return storage.cpu()
+    memory = torch.from_dlpack(Buffer(storage.nbytes(), lock=False)).untyped_storage()
+    return memory.copy_(storage)
 
 
 def _source_of(kind: type) -> tuple[str | None, str | None]:

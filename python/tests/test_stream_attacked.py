@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402, PT012
-"""What an adversary found in the file objects and FastPersist's writers, each the case of a kind: a file is the
-old or the new one whatever raises, whoever drops, copies or shares the writer; errors say what happened."""
+"""What an adversary found in the file objects and FastPersist's writers, each the case of a kind: a file is
+the old one or the new one; errors say what happened."""
 
 from __future__ import annotations
 
