@@ -121,6 +121,9 @@ def _save_safetensors(
     if not isinstance(obj, Mapping):
         raise TypeError(f"a safetensors file holds a dict of tensors, not a {type(obj).__name__}")
     texts = metadata_pairs(metadata)
+    written = _core.save_safetensors_state(handle, path, obj, texts, durability)
+    if written is not None:
+        return written
     hosted = [host_tensor(name, value) for name, value in obj.items()]
     stored = [one.stored for one in hosted]  # `hosted` keeps the bytes until the file is written
     return _core.save_safetensors(handle, path, stored, texts, durability)

@@ -43,7 +43,10 @@ Ranges that were never written hold zeros.)";
 }  // namespace
 
 AtomicFileObject::AtomicFileObject(AtomicFile file, nb::object path, uint64_t size_bytes)
-    : atomic_(std::make_shared<AtomicFile>(std::move(file))), path_(std::move(path)), size_bytes_(size_bytes), generation_(fork_generation()) {}
+    : atomic_(std::make_shared<AtomicFile>(std::move(file))),
+      path_(std::move(path)),
+      size_bytes_(size_bytes),
+      generation_(fork_generation()) {}
 
 AtomicFileObject::AtomicFileObject(AtomicFileObject&& other) noexcept
     : atomic_(std::exchange(other.atomic_, nullptr)),
@@ -159,8 +162,7 @@ void bind_atomic_file(nb::module_& module) {
           "temporary_path", [](const AtomicFileObject& self) { return decode_path(self.temporary_path()); },
           nb::sig("def temporary_path(self) -> str"), "The name the bytes are written under.")
       .def(
-          "resize",
-          [](AtomicFileObject& self, nb::handle size) { self.resize(whole_number("size", size)); },
+          "resize", [](AtomicFileObject& self, nb::handle size) { self.resize(whole_number("size", size)); },
           nb::arg("size").none(), nb::sig("def resize(self, size: int) -> None"),
           "Changes the exact final length. Space for a larger one is taken now: a full disk is reported here, and the "
           "old\nlength stays. What was written beyond a smaller one is cut off.")

@@ -25,6 +25,7 @@
 #include "options.h"
 #include "pickle_replay.h"
 #include "pickle_state.h"
+#include "plain_tensors.h"
 
 namespace headrace::python {
 
@@ -98,6 +99,21 @@ uint64_t save_safetensors_file(HandleObject& self, nb::handle path, const std::v
     all.push_back({.name = name, .dtype = parse_dtype(dtype), .shape = shape, .data = region_of({address, bytes})});
   const SaveOptions options = save_options(durability);
   return save(path, [&](const std::string& to) { return save_safetensors(handle, to, all, metadata, options); });
+}
+
+// Nothing of it is done, and None returned, where a tensor is not plain.
+nb::object save_safetensors_state(HandleObject& self, nb::handle path, nb::handle state,
+                                  const std::optional<Metadata>& metadata, const std::string& durability) {
+  Handle& handle = self.open_handle();
+  const std::optional<PlainTensors> plain = plain_tensors(state);  // its items keep the memory
+  if (!plain) return nb::none();
+  std::vector<NamedTensor> all;
+  all.reserve(plain->tensors.size());
+  for (const PlainTensor& one : plain->tensors)
+    all.push_back({.name = one.name, .dtype = one.dtype, .shape = one.shape, .data = one.data});
+  const SaveOptions options = save_options(durability);
+  return nb::cast(
+      save(path, [&](const std::string& to) { return save_safetensors(handle, to, all, metadata, options); }));
 }
 
 Verify parse_verify(const std::string& word) {
@@ -260,6 +276,11 @@ void bind_checkpoint(nb::module_& module) {
              nb::sig("def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, "
                      "list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int"),
              "Writes a safetensors file; tensors by name, dtype, shape, address and length.");
+  module.def("save_safetensors_state", &save_safetensors_state, nb::arg("handle"), nb::arg("path"), nb::arg("state"),
+             nb::arg("metadata").none(), nb::arg("durability"),
+             nb::sig("def save_safetensors_state(handle: Handle, path: headrace._types.Path, state: object, metadata: "
+                     "list[tuple[str, str]] | None, durability: str) -> int | None"),
+             "The same for a dict of plain CPU tensors; None, and nothing done, for anything else.");
   module.def("pickle_state", &pickle_state, nb::arg("object"),
              nb::sig("def pickle_state(object: object) -> tuple[bytes, list[typing.Any]] | None"),
              "The pickle of plain containers and tensors, and their storages; None for anything else.");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See pickle_state.h. Source of what is written: Tensor.__reduce_ex__ and Parameter.__reduce_ex__ of torch 2.6 to 2.13.
 // Threads as pickle_state.h says.
-// Caches types of torch for ever.
+// Owners as pickle_state.h says.
 #include "pickle_state.h"
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <headrace/pickle_writer.h>
 
 #include "errors.h"
+#include "torch_facts.h"
 
 namespace headrace::python {
 
@@ -27,19 +28,6 @@ constexpr Py_ssize_t kBatch = 1000;  // items between a MARK and its SETITEMS or
 
 // Thrown by nothing but plain(): this object is for Python's pickler.
 struct NotPlain {};
-
-struct TorchTypes {
-  nb::object tensor = import_attribute("torch", "Tensor");
-  nb::object parameter = import_attribute("torch.nn", "Parameter");
-  nb::object ordered_dict = import_attribute("collections", "OrderedDict");
-  nb::object strided = import_attribute("torch", "strided");
-  bool may_have_names = nb::hasattr(tensor, "has_names");
-};
-
-const TorchTypes& types() {
-  static const auto* const all = new TorchTypes;  // never freed: a module that unloads would drop them without the GIL
-  return *all;
-}
 
 void plain(bool condition) {
   if (!condition) throw NotPlain{};
@@ -72,9 +60,9 @@ class Walk {
     if (type == &PyDict_Type) return write_dict(object, depth, false);
     if (type == &PyList_Type) return write_list(object, depth);
     if (type == &PyTuple_Type) return write_tuple(object, depth);
-    if (as_object == types().tensor.ptr()) return write_tensor(object, false);
-    if (as_object == types().parameter.ptr()) return write_tensor(object, true);
-    plain(as_object == types().ordered_dict.ptr());
+    if (as_object == torch_types().tensor.ptr()) return write_tensor(object, false);
+    if (as_object == torch_types().parameter.ptr()) return write_tensor(object, true);
+    plain(as_object == torch_types().ordered_dict.ptr());
     write_dict(object, depth, true);
   }
 
@@ -154,34 +142,16 @@ class Walk {
     remember(tuple);
   }
 
-  static bool truth(nb::handle object, const char* name) { return object.attr(name).ptr() == Py_True; }
-
-  std::vector<int64_t> numbers(nb::handle sequence) const {
-    std::vector<int64_t> all;
-    const Py_ssize_t count = PyTuple_Size(sequence.ptr());
-    all.reserve(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i)
-      all.push_back(PyLong_AsLongLong(PyTuple_GetItem(sequence.ptr(), i)));
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    return all;
-  }
-
   DType dtype_of(nb::handle dtype) {
-    const auto found = dtypes_.find(dtype.ptr());
-    if (found != dtypes_.end()) return found->second;
-    std::string name = nb::cast<std::string>(text_of(dtype));
-    if (name.starts_with("torch.")) name.erase(0, 6);
-    const std::optional<DType> known = dtype_from_name(name);
-    plain(known.has_value() && *known < DType::quint8 && dtype_facts(*known).torch_bytes != 0);
-    dtypes_.emplace(dtype.ptr(), *known);
+    const std::optional<DType> known = dtypes_.find(dtype);
+    plain(known.has_value());
     return *known;
   }
 
   void write_tensor(nb::handle tensor, bool parameter) {
-    plain(truth(tensor, "is_cpu") && tensor.attr("layout").ptr() == types().strided.ptr() &&
-          !truth(tensor, "is_quantized") && !truth(tensor, "is_nested"));
+    plain(is_plain_tensor(tensor));
     plain(nb::len(nb::object(tensor.attr("__dict__"))) == 0 && tensor.attr("_backward_hooks").is_none());
-    plain(!truth(tensor, "is_mkldnn") && (!types().may_have_names || tensor.attr("has_names")().ptr() == Py_False));
+    plain(!torch_types().may_have_names || !asked(tensor, "has_names"));
     const DType dtype = dtype_of(tensor.attr("dtype"));
     const nb::object storage = tensor.attr("untyped_storage")();
     plain(nb::cast<uint64_t>(storage.attr("nbytes")()) % dtype_facts(dtype).torch_bytes == 0);
@@ -192,8 +162,8 @@ class Walk {
     if (address != 0) plain(types_of_storages_.try_emplace(address, dtype).first->second == dtype);
     const auto [entry, is_new] = keys_.try_emplace(identity, std::to_string(keys_.size()));
     if (is_new) storages_.append(storage);
-    const std::vector<int64_t> sizes = numbers(tensor.attr("shape"));
-    const std::vector<int64_t> strides = numbers(tensor.attr("stride")());
+    const std::vector<int64_t> sizes = integers(tensor.attr("shape"));
+    const std::vector<int64_t> strides = integers(tensor.attr("stride")());
     TensorPickle pickle = {.dtype = dtype,
                            .storage_key = entry->second,
                            .storage_bytes = nb::cast<uint64_t>(storage.attr("nbytes")()),
@@ -201,8 +171,8 @@ class Walk {
                            .sizes = sizes,
                            .strides = strides,
                            .requires_grad = truth(tensor, "requires_grad"),
-                           .conjugate = tensor.attr("is_conj")().ptr() == Py_True,
-                           .negative = tensor.attr("is_neg")().ptr() == Py_True};
+                           .conjugate = asked(tensor, "is_conj"),
+                           .negative = asked(tensor, "is_neg")};
     if (parameter) {
       const bool requires_grad = pickle.requires_grad;
       pickle.requires_grad = false;  // its data's
@@ -215,7 +185,7 @@ class Walk {
 
   PickleWriter writer_;
   std::unordered_map<PyObject*, std::optional<PickleWriter::MemoId>> memo_;  // nothing: a tuple not yet whole
-  std::unordered_map<PyObject*, DType> dtypes_;
+  DTypes dtypes_;
   std::unordered_map<uintptr_t, std::string> keys_;
   std::unordered_map<uintptr_t, DType> types_of_storages_;
   nb::list storages_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -69,7 +70,7 @@ Error AtomicWrite::told(Error error) const {
   return error;
 }
 
-Result<std::vector<uint32_t>> AtomicWrite::write(std::span<const Stretch> stretches) {
+Status AtomicWrite::start(std::span<const Stretch> stretches) {
   std::vector<WriteItem> items;
   items.reserve(stretches.size());
   std::vector<ConstRegion> padded;  // the sources of the stretch at the end of the file
@@ -87,13 +88,28 @@ Result<std::vector<uint32_t>> AtomicWrite::write(std::span<const Stretch> stretc
     }
   }
   Result<std::vector<Transfer>> transfers = handle_->write_many(items);
-  if (!transfers) return std::unexpected(told(std::move(transfers).error()));
-  if (Status done = wait_for_all(*transfers, interrupted_, "save"); !done)
+  if (!transfers) {
+    for (Transfer& transfer : under_way_)
+      transfer.abort();
+    (void)finish();
+    return std::unexpected(told(std::move(transfers).error()));
+  }
+  for (size_t i = 0; i < stretches.size(); ++i) {
+    if (stretches[i].checksum != Checksum::none) summed_.push_back(under_way_.size() + i);
+  }
+  std::ranges::move(*transfers, std::back_inserter(under_way_));
+  return {};
+}
+
+Result<std::vector<uint32_t>> AtomicWrite::finish() {
+  const std::vector<Transfer> transfers = std::exchange(under_way_, {});
+  const std::vector<size_t> summed = std::exchange(summed_, {});
+  if (Status done = wait_for_all(transfers, interrupted_, "save"); !done)
     return std::unexpected(told(std::move(done).error()));
   std::vector<uint32_t> sums;
-  for (size_t i = 0; i < stretches.size(); ++i) {
-    if (stretches[i].checksum != Checksum::none) sums.push_back(*(*transfers)[i].crc32());
-  }
+  sums.reserve(summed.size());
+  for (const size_t i : summed)
+    sums.push_back(*transfers[i].crc32());
   return sums;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file made of stretches of memory, written in rounds into a temporary file and then put in place.
-// One thread at a time; calls block.
+// One thread at a time; finish() and commit() block.
 // Borrows the handle and the memory; owns the temporary file until commit().
 #pragma once
 
@@ -29,9 +29,11 @@ class AtomicWrite {
 
   // Ranges that begin and end at multiples of this go past the page cache, all of them.
   [[nodiscard]] uint64_t granule_bytes() const noexcept { return granule_bytes_; }
-  // Blocks until all are written. The sums asked for, in the order of the stretches that ask. A stretch that ends where the file
-  // does is written with zeros behind it up to a whole granule; the commit cuts them off.
-  [[nodiscard]] Result<std::vector<uint32_t>> write(std::span<const Stretch> stretches);
+  // Sends them; their memory is in use until finish(). A stretch that ends where the file does is written with zeros behind it up to
+  // a whole granule; the commit cuts them off. On an error nothing is under way any more.
+  [[nodiscard]] Status start(std::span<const Stretch> stretches);
+  // Blocks until all that were sent are written. The sums asked for since the last call, in the order of the stretches that asked.
+  [[nodiscard]] Result<std::vector<uint32_t>> finish();
   [[nodiscard]] Status commit();
 
  private:
@@ -44,6 +46,8 @@ class AtomicWrite {
   uint64_t file_bytes_;
   uint64_t granule_bytes_;
   std::function<bool()> interrupted_;
+  std::vector<Transfer> under_way_;
+  std::vector<size_t> summed_;  // those of them whose sums are asked for
 };
 
 }  // namespace headrace::checkpoint

@@ -30,7 +30,8 @@ Result<uint64_t> save_gathered(Handle& handle, const std::string& path, std::vec
   Result<AtomicWrite> file = AtomicWrite::create(handle, path, file_bytes, options);
   if (!file) return std::unexpected(std::move(file).error());
   const std::array<Stretch, 1> all = {Stretch{.offset_bytes = 0, .sources = std::move(sources)}};
-  if (Result<std::vector<uint32_t>> written = file->write(all); !written)
+  if (Status started = file->start(all); !started) return std::unexpected(std::move(started).error());
+  if (Result<std::vector<uint32_t>> written = file->finish(); !written)
     return std::unexpected(std::move(written).error());
   if (Status committed = file->commit(); !committed) return std::unexpected(std::move(committed).error());
   return file_bytes;

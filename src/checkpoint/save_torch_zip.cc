@@ -21,8 +21,10 @@ using checkpoint::AtomicWrite;
 using checkpoint::Stretch;
 using format::TorchZipLayout;
 
-// Storages up to this are summed before anything is sent: then they and the headers around them go in the first round.
+// Storages up to this are summed before they are sent: then they and the headers around them go in the first round.
 constexpr uint64_t kSumFirstBytes = uint64_t{64} << 10;
+// So much is sent at once: while it is written, the sums of what follows are made.
+constexpr uint64_t kSendBytes = uint64_t{32} << 20;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 ConstRegion region_of(std::string_view text) { return {bytes_of(text).data(), text.size(), {}}; }
@@ -54,7 +56,6 @@ class Writer {
   }
 
   Status run(AtomicWrite& file) {
-    if (late_.empty()) finish_sums();  // nothing waits
     if (Status first = first_round(file); !first) return first;
     return second_round(file);
   }
@@ -73,7 +74,6 @@ class Writer {
       }
       summed_later_[i] = storage && data_[i].bytes > kSumFirstBytes;
       any_later_ |= summed_later_[i];
-      if (!summed_later_[i]) sums_[i] = base::crc32(std::span(data_[i].data, data_[i].bytes));
     }
   }
 
@@ -118,13 +118,33 @@ class Writer {
     return region_of(texts_.emplace_back(layout_.behind_last(sums_)));
   }
 
+  // What must be known before the piece is looked at: the sum of its record, which stands behind it.
+  void sum_first(const Piece& piece) {
+    if (piece.kind != Piece::Kind::data || summed_later_[piece.record]) return;
+    if (piece.record == layout_.size() - 1) return finish_sums();
+    const ConstRegion& data = data_[piece.record];
+    sums_[piece.record] = base::crc32(std::span(data.data, data.bytes));
+  }
+
   Status first_round(AtomicWrite& file) {
     std::vector<Stretch> stretches;
-    std::vector<const Piece*> summed;  // of the stretches that are
-    uint64_t open_end = UINT64_MAX;    // where the last stretch ends, if more may be added to it
+    struct Summed {
+      const Piece* piece;
+      uint64_t end;
+    };
+    std::vector<Summed> summed;      // the stretches that are summed on the way, in order
+    uint64_t open_end = UINT64_MAX;  // where the last stretch ends, if more may be added to it
+    uint64_t collected_bytes = 0;
     size_t next_late = 0;
     for (const Piece& piece : pieces_) {
       if (piece.late) continue;
+      if (collected_bytes >= kSendBytes && base::is_aligned(piece.begin, granule_bytes_)) {
+        if (Status started = file.start(stretches); !started) return started;
+        stretches.clear();
+        open_end = UINT64_MAX;
+        collected_bytes = 0;
+      }
+      sum_first(piece);
       const ConstRegion whole = region(piece);
       const bool sum = piece.kind == Piece::Kind::data && summed_later_[piece.record];
       uint64_t position = piece.begin;
@@ -140,21 +160,20 @@ class Writer {
         if (sum || position != open_end) {
           stretches.push_back(
               {.offset_bytes = position, .sources = {}, .checksum = sum ? Checksum::crc32 : Checksum::none});
-          if (sum) summed.push_back(&piece);
+          if (sum) summed.push_back({&piece, end});
         }
         stretches.back().sources.push_back(cut(whole, position - piece.begin, end - piece.begin));
+        collected_bytes += end - position;
         open_end = sum ? UINT64_MAX : end;
         position = end;
       }
     }
-    const Result<std::vector<uint32_t>> sums = file.write(stretches);
+    if (Status started = file.start(stretches); !started) return started;
+    const Result<std::vector<uint32_t>> sums = file.finish();
     if (!sums) return std::unexpected(sums.error());
-    size_t next = 0;
-    for (const Stretch& stretch : stretches) {
-      if (stretch.checksum == Checksum::none) continue;
-      const Piece& piece = *summed[next];
-      const uint64_t end = stretch.offset_bytes + stretch.sources.front().bytes;
-      sums_[piece.record] ^= base::crc32_contribution((*sums)[next++], piece.end - end);
+    for (size_t i = 0; i < summed.size(); ++i) {
+      const Piece& piece = *summed[i].piece;
+      sums_[piece.record] ^= base::crc32_contribution((*sums)[i], piece.end - summed[i].end);
     }
     return {};
   }
@@ -200,7 +219,8 @@ class Writer {
             cut(region(piece), begin - piece.begin, std::min(piece.end, range.end) - piece.begin));
       }
     }
-    const Result<std::vector<uint32_t>> done = file.write(stretches);
+    if (Status started = file.start(stretches); !started) return started;
+    const Result<std::vector<uint32_t>> done = file.finish();
     return done ? Status{} : std::unexpected(done.error());
   }
 
