@@ -451,6 +451,11 @@ def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[t
     Writes a safetensors file; tensors by name, dtype, shape, address and length.
     """
 
+def save_safetensors_state(handle: Handle, path: headrace._types.Path, state: object, metadata: list[tuple[str, str]] | None, durability: str) -> int | None:
+    """
+    The same for a dict of plain CPU tensors; None, and nothing done, for anything else.
+    """
+
 def pickle_state(object: object) -> tuple[bytes, list[Any]] | None:
     """
     The pickle of plain containers and tensors, and their storages; None for anything else.

@@ -35,6 +35,10 @@ _AHEAD_MIN_BYTES = 64 << 20
 _AHEAD_MAX_BYTES = 1 << 30
 
 
+class BusyError(RuntimeError):
+    """Two threads in one stream: the second one's call did nothing."""
+
+
 class AtomicStream:
     """Appends to a file whose length is not known beforehand.
 
@@ -157,7 +161,7 @@ class AtomicStream:
         """Yields the file. After an exception in the block it is unknown which bytes are in it: it is
         discarded, and every later call raises that again."""
         if not self._entered.acquire(blocking=False):
-            raise RuntimeError(f"another thread is writing to {self._path!r}: one at a time can")
+            raise BusyError(f"another thread is writing to {self._path!r}: one at a time can")
         try:
             if self._depth == 0:
                 if self._failure is not None:
@@ -306,8 +310,12 @@ class StreamWriter(io.RawIOBase):
                 self._stream.discard()
                 raise raised
             self._stream.commit()
-        finally:
+        except BusyError:
+            raise  # the other thread's file stays open
+        except BaseException:
             super().close()
+            raise
+        super().close()
 
     def discard(self) -> None:
         """Removes what was written and closes; the old file stays. Does nothing when closed."""
