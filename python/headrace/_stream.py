@@ -278,7 +278,7 @@ class StreamWriter(io.RawIOBase):
         return self._stream.write(data)
 
     def tell(self) -> int:
-        self._checkClosed()  # type: ignore[attr-defined]  # io.IOBase has it
+        self._checkClosed()
         return self._stream.tell()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

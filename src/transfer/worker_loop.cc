@@ -23,7 +23,7 @@
 namespace headrace::transfer {
 namespace {
 
-constexpr uint64_t kSumStepBytes = uint64_t{16} << 10;  // with its copy, stays in the first-level cache of any processor
+constexpr uint64_t kSumStepBytes = uint64_t{8} << 10;  // with its copy, in the first-level cache that two threads may share
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
