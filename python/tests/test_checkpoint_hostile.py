@@ -477,3 +477,10 @@ def test_what_was_damaged_and_mended_loads_again(tmp_path: Path) -> None:
         headrace.load(tmp_path / "a.pt")
     (tmp_path / "a.pt").write_bytes(data)
     assert_same(small(), headrace.load(tmp_path / "a.pt"))
+
+
+def test_a_tensor_larger_than_memory_is_named(tmp_path: Path) -> None:
+    """Strides of 0 make one element as many as one likes."""
+    torch.save({"model": {"huge": torch.ones(1).expand(2**31, 2**31)}}, tmp_path / "a.pt")
+    with pytest.raises(headrace.FormatError, match=r"tensor 'model\.huge': it is larger than memory"):
+        headrace.open(tmp_path / "a.pt")

@@ -164,7 +164,6 @@ class Lister {
     if (*extent != 0 && (first > found->bytes / element_bytes || *extent > found->bytes / element_bytes - first))
       return wrong(
           fmt::format("it views {} elements from the {}th of a storage of {} bytes", *extent, first, found->bytes));
-    tensor.name = std::move(name);
     tensor.dtype = *dtype;
     tensor.shape.assign(shape->begin(), shape->end());
     tensor.strides = *strides;
@@ -186,6 +185,7 @@ class Lister {
     if (__builtin_mul_overflow(count, element_bytes, &tensor.bytes)) return wrong("it is larger than memory");
     if (!requires_grad && arguments.size() > 4) requires_grad = pickle_.boolean(arguments[4]);
     tensor.requires_grad = requires_grad.value_or(false);
+    tensor.name = std::move(name);
     tensors_.push_back({node, tensors_.size(), std::move(tensor)});
   }
 
