@@ -82,8 +82,9 @@ std::string AtomicFileObject::temporary_path() const {
 
 void AtomicFileObject::check_range(uint64_t offset_bytes, uint64_t bytes) const {
   if (offset_bytes <= size_bytes_ && bytes <= size_bytes_ - offset_bytes) return;
+  const uint64_t end_bytes = offset_bytes + bytes;
   refuse(PyExc_ValueError, "bytes %llu to %llu lie outside the %llu bytes of this AtomicFile",
-         static_cast<unsigned long long>(offset_bytes), static_cast<unsigned long long>(offset_bytes + bytes),
+         static_cast<unsigned long long>(offset_bytes), static_cast<unsigned long long>(end_bytes),
          static_cast<unsigned long long>(size_bytes_));
 }
 

@@ -28,7 +28,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   return PyBuffer_FillInfo(view, self, data, static_cast<Py_ssize_t>(buffer->bytes()), 0, flags);
 }
 
-const PyType_Slot kBufferSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
+const PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
 
 void construct(Buffer* self, nb::handle bytes, const std::string& pages, bool lock) {
   const uint64_t size = whole_number("nbytes", bytes);
@@ -77,7 +77,7 @@ to be had.)";
 }  // namespace
 
 void bind_buffer(nb::module_& module) {
-  nb::class_<Buffer>(module, "Buffer", kBufferDoc, nb::type_slots(kBufferSlots), nb::is_weak_referenceable(),
+  nb::class_<Buffer>(module, "Buffer", kBufferDoc, nb::type_slots(buffer_slots), nb::is_weak_referenceable(),
                      nb::is_final())
       .def("__init__", &construct, nb::arg("nbytes").none(), nb::kw_only(), nb::arg("pages") = "transparent",
            nb::arg("lock") = true,

@@ -53,8 +53,9 @@ uint64_t save(nb::handle path, Save&& save_to) {
   return *saved;
 }
 
-uint64_t save_torch_zip_file(HandleObject& self, nb::handle path, nb::bytes pickle, const std::vector<Memory>& storages,
-                             const std::string& durability, uint32_t alignment_bytes) {
+uint64_t save_torch_zip_file(HandleObject& self, nb::handle path, const nb::bytes& pickle,
+                             const std::vector<Memory>& storages, const std::string& durability,
+                             uint32_t alignment_bytes) {
   Handle& handle = self.open_handle();
   std::vector<ConstRegion> regions;
   regions.reserve(storages.size());
@@ -69,7 +70,7 @@ uint64_t save_torch_zip_file(HandleObject& self, nb::handle path, nb::bytes pick
 // Key, element count, address, bytes.
 using LegacyStorage = std::tuple<std::string, uint64_t, uintptr_t, uint64_t>;
 
-uint64_t save_torch_legacy_file(HandleObject& self, nb::handle path, nb::bytes pickle,
+uint64_t save_torch_legacy_file(HandleObject& self, nb::handle path, const nb::bytes& pickle,
                                 const std::vector<LegacyStorage>& storages, const std::string& durability) {
   Handle& handle = self.open_handle();
   std::vector<TorchLegacyStorage> all;
@@ -255,7 +256,7 @@ nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storage
   const Pickle* pickle = self.file.pickle();
   if (pickle == nullptr) refuse(PyExc_ValueError, "this file has no pickle");
   const auto storage_of = [&](std::string_view key) -> nb::object { return storages[*self.file.find_storage(key)]; };
-  return replay_pickle(*pickle, table, storage_of, build, self.name);
+  return replay_pickle(*pickle, std::move(table), storage_of, std::move(build), self.name);
 }
 
 }  // namespace

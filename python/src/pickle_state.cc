@@ -77,7 +77,7 @@ class Walk {
     if (overflow == 0) return writer_.integer(value);
     const nb::handle big(number);
     const auto bits = nb::cast<uint64_t>(nb::object(big.attr("bit_length")()));
-    plain(bits < 8 * 255);
+    plain(bits < uint64_t{8} * 255);
     const nb::bytes bytes(nb::object(big.attr("to_bytes")(bits / 8 + 1, "little", nb::arg("signed") = true)));
     writer_.big_integer(std::as_bytes(std::span(bytes.c_str(), bytes.size())));
   }

@@ -161,7 +161,7 @@ void bump_version(nb::handle tensor) noexcept {
     }
     const nb::handle function(increment);
     function(tensor);
-  } catch (nb::python_error&) {
+  } catch (nb::python_error&) {  // NOLINT(bugprone-empty-catch)
     // The exception object dies here: nothing to tell, the bytes arrive all the same.
   }
 }

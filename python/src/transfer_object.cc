@@ -106,7 +106,7 @@ int clear_slot(PyObject* self) {
   return 0;
 }
 
-const PyType_Slot kTransferSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_slot)},
+const PyType_Slot transfer_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_slot)},
                                       {Py_tp_clear, reinterpret_cast<void*>(&clear_slot)},
                                       {0, nullptr}};
 
@@ -162,7 +162,7 @@ holds nothing of it any more.)";
 }  // namespace
 
 void bind_transfer(nb::module_& module) {
-  nb::class_<TransferObject>(module, "Transfer", kTransferDoc, nb::type_slots(kTransferSlots),
+  nb::class_<TransferObject>(module, "Transfer", kTransferDoc, nb::type_slots(transfer_slots),
                              nb::is_weak_referenceable(), nb::is_final())
       .def("result", &result, nb::arg("timeout") = nb::none(),
            nb::sig("def result(self, timeout: float | None = None) -> int"),
