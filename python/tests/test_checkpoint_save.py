@@ -478,7 +478,7 @@ def test_a_file_beyond_4_gib_is_read_by_everybody(tmp_path: Path) -> None:
     subprocess.run(["unzip", "-tqq", tmp_path / "a.pt"], check=True)
     (tmp_path / "a.pt").unlink()
     for container in ("torch-legacy", "safetensors"):
-        path = tmp_path / "a.safetensors"
+        path = tmp_path / ("b.pt" if container == "torch-legacy" else "b.safetensors")
         headrace.save(obj, path, format=container)  # type: ignore[arg-type]
         loaded = torch.load(path) if container == "torch-legacy" else headrace.load(path, mmap=True)
         assert torch.equal(loaded["large"], large)
