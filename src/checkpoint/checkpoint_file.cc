@@ -78,8 +78,7 @@ bool CheckpointFile::Impl::has_sums() const noexcept {
 
 std::string CheckpointFile::Impl::describe(uint32_t storage) const {
   const auto user = std::ranges::find(tensors, storage, &StoredTensor::storage);
-  std::string tensor =
-      user == tensors.end() ? std::string() : fmt::format("tensor {}", format::quote_name(user->name));
+  std::string tensor = user == tensors.end() ? std::string() : fmt::format("tensor {}", format::quote_name(user->name));
   switch (format) {
     case CheckpointFormat::safetensors: return tensor;
     case CheckpointFormat::torch_zip: {

@@ -23,7 +23,8 @@
 namespace headrace::transfer {
 namespace {
 
-constexpr uint64_t kSumStepBytes = uint64_t{8} << 10;  // with its copy, in the first-level cache that two threads may share
+constexpr uint64_t kSumStepBytes = uint64_t{8}
+                                   << 10;  // with its copy, in the first-level cache that two threads may share
 
 const char* name_of(plan::Direction direction) { return direction == plan::Direction::read ? "read" : "write"; }
 
