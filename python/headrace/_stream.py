@@ -69,6 +69,7 @@ class AtomicStream:
         self._failure: BaseException | None = None
         self._entered = threading.RLock()
         self._depth = 0
+        self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
 
     @property
     def closed(self) -> bool:
@@ -85,11 +86,7 @@ class AtomicStream:
     def write(self, data: SupportsBuffer) -> int:
         """Appends a copy of the bytes."""
         view = bytes_of(data)
-
-        def copy_part(target: memoryview, offset: int) -> None:
-            target[:] = view[offset : offset + len(target)]
-
-        return self.fill(len(view), copy_part)
+        return self.fill(len(view), copier(view))
 
     def fill(self, nbytes: int, copy_part: Callable[[memoryview, int], None]) -> int:
         """Appends ``nbytes``: ``copy_part(target, offset)`` puts those from ``offset`` on into ``target``."""
@@ -133,6 +130,22 @@ class AtomicStream:
                 self._wait(self._under_way[0][1])
             file.commit()
         self.discard()
+
+    def close(self) -> None:
+        """commit(), unless an exception that came after this was made is being handled, in a ``finally`` or
+        at the end of another ``with``: nobody knows that the file is whole then. The exception goes on."""
+        raised = sys.exc_info()[1]
+        if raised is not None and raised is not self._handled and not self.closed:
+            self.discard()
+            raise raised
+        self.commit()
+
+    def drop(self) -> None:
+        """What the end of an object that was not closed does: discard(), and a ResourceWarning."""
+        if not self.closed:
+            self.discard()
+            message = f"{self._path!r} was not saved: its writer was dropped before close()"
+            warnings.warn(message, ResourceWarning, stacklevel=3)
 
     def leave(self, exception: BaseException | None) -> None:
         """What the end of a ``with`` block does: commit(), or with an exception discard().
@@ -243,6 +256,15 @@ def bytes_of(data: SupportsBuffer) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
+def copier(view: memoryview) -> Callable[[memoryview, int], None]:
+    """For AtomicStream.fill: copies from ``view``."""
+
+    def copy_part(target: memoryview, offset: int) -> None:
+        target[:] = view[offset : offset + len(target)]
+
+    return copy_part
+
+
 def without_frames(error: BaseException) -> BaseException:
     """The same exception once more, without the frames it came through: they hold what raised it."""
     try:
@@ -264,7 +286,6 @@ class StreamWriter(io.RawIOBase):
         super().__init__()
         self.name = path
         self.mode = "wb"
-        self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
         self._stream = AtomicStream(path, durability=durability, handle=handle)
 
     def __reduce_ex__(self, _: object) -> NoReturn:
@@ -304,12 +325,8 @@ class StreamWriter(io.RawIOBase):
         """
         if self.closed:
             return
-        raised = sys.exc_info()[1]
         try:
-            if raised is not None and raised is not self._handled:
-                self._stream.discard()
-                raise raised
-            self._stream.commit()
+            self._stream.close()
         except BusyError:
             raise  # the other thread's file stays open
         except BaseException:
@@ -332,18 +349,12 @@ class StreamWriter(io.RawIOBase):
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, "_stream"):
-            self._drop()
+            self._stream.drop()
+            super().close()
 
     def _dealloc_warn(self, _: object) -> None:
         """An io.BufferedWriter over this file calls it when it is dropped, before it closes it."""
-        if not self.closed:
-            self._drop()
-
-    def _drop(self) -> None:
-        self.discard()
-        warnings.warn(
-            f"{self.name!r} was not saved: its writer was dropped before close()", ResourceWarning, 3
-        )
+        self.__del__()
 
 
 class StreamReader(io.RawIOBase):

@@ -18,15 +18,13 @@ simpler, and faster.
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._core import Handle
-from ._stream import AtomicStream, bytes_of, cut
+from ._stream import AtomicStream, bytes_of, copier, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -193,7 +191,6 @@ class FastFileWriter(_FileWriter):
             raise ValueError(
                 f"{asked}: one file by several writers is not supported yet. Let one rank write each file"
             )
-        self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
         memory = _memory_of(config.pinned_tensor)
         if memory is not None and _is_in_use(config.pinned_tensor):
             memory = None  # another writer fills it: this one takes memory of its own
@@ -210,11 +207,7 @@ class FastFileWriter(_FileWriter):
         """Appends all bytes of ``buffer``, which may change once it returns."""
         start = time.perf_counter()
         view = bytes_of(buffer)
-
-        def copy(target: memoryview, offset: int) -> None:
-            target[:] = view[offset : offset + len(target)]
-
-        self._fill(len(view), copy)
+        self._fill(len(view), copier(view))
         return self._count_write(len(view), time.perf_counter() - start)
 
     def save_torch_storage_object_list(self, storage_obj_list: Iterable[Any], save_size: bool) -> int:
@@ -243,12 +236,8 @@ class FastFileWriter(_FileWriter):
         exception goes on: torch.save may not have come to its end.
         """
         self._stats["close"] += 1
-        raised = sys.exc_info()[1]
-        if raised is not None and raised is not self._handled and not self._stream.closed:
-            self._stream.discard()
-            raise raised
         start = time.perf_counter()
-        self._stream.commit()
+        self._stream.close()
         seconds = time.perf_counter() - start
         self._stats["aio_write_secs"] += seconds
         self._stats["write_secs"] += seconds
@@ -262,14 +251,12 @@ class FastFileWriter(_FileWriter):
     def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
         if exception is None:
             self.close()
-        self._stream.leave(exception)
+        else:
+            self._stream.leave(exception)
 
     def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)
-        if stream is not None and not stream.closed:
-            stream.discard()
-            message = f"{self._file_path!r} was not saved: its writer was dropped before close()"
-            warnings.warn(message, ResourceWarning, stacklevel=2)
+        if hasattr(self, "_stream"):
+            self._stream.drop()
 
     def _dump_state(self) -> None:
         """Prints the statistics. Rates are in GiB/s, as in DeepSpeed."""

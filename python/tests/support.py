@@ -19,21 +19,12 @@ from typing import Any
 
 import headrace
 import pytest
+from headrace._measure import evict as evict
+from headrace._measure import file_system_of as file_system_of
 
 ENGINES = [info.name for info in headrace.probe_engines() if info.available and info.name != "null"]
 NOBODY = 65534
 NOT_ON_DISK = {"tmpfs", "ramfs", "overlay", "nfs"}
-
-
-def file_system_of(folder: Path) -> str:
-    """The type of the file system that a folder is on, from /proc/self/mountinfo."""
-    device = os.stat(folder).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == wanted:
-            return fields[fields.index("-") + 1]
-    return "unknown"
 
 
 def disk_folder() -> Path:
@@ -49,16 +40,6 @@ def disk_folder() -> Path:
 
 def random_bytes(count: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(count)
-
-
-def evict(path: str | Path) -> None:
-    """Drops a file from the page cache, so that reads go to the device."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def open_descriptors() -> list[str]:

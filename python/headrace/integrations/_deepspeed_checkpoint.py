@@ -27,9 +27,8 @@ class HeadraceCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # DeepS
     def __init__(self, config_params: Any = None) -> None:
         super().__init__(config_params)
         self.name = "HeadraceCheckpointEngine"
-        settings = getattr(config_params, "checkpoint_config", None) or {}
         # Without a config it is the legacy container, as with DeepSpeed's default engine.
-        zipped = config_params is not None and settings.get("checkpoint_serialization", True)
+        zipped = config_params is not None and config_params.checkpoint_config["checkpoint_serialization"]
         self._format: Any = "torch" if zipped else "torch-legacy"
 
     def create(self, info: Any) -> None:
@@ -56,12 +55,12 @@ def factory(own: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def create_checkpoint_engine(config_params: Any, *arguments: Any, **named: Any) -> Any:
-        settings = getattr(config_params, "checkpoint_config", None) or {}
-        writer = settings.get("writer")
-        if writer is not None:
-            ours = str(writer.get("type", "fast")).lower() == "fast" and not writer.get("decoupled")
+        if config_params is None:
+            ours = True
+        elif (writer := config_params.checkpoint_config["writer"]) is not None:
+            ours = writer["type"] == "FAST" and not writer["decoupled"]
         else:
-            ours = not getattr(getattr(config_params, "datastates_config", None), "enabled", False)
+            ours = not config_params.datastates_config.enabled
         return HeadraceCheckpointEngine(config_params) if ours else own(config_params, *arguments, **named)
 
     return create_checkpoint_engine
