@@ -30,12 +30,23 @@ struct TorchArchive {
   std::span<const ConstRegion> storages;  // raw bytes, each written once
 };
 
+// How bytes in a device's memory come to the host while a file is written.
+struct DeviceCopy {
+  // Copies `source`, whose device is not the host, to `target`: as many bytes, in `staging`. Called in the calling thread; it
+  // must not throw. An error ends the save, which returns it.
+  std::function<Status(const ConstRegion& source, std::span<std::byte> target)> copy = {};
+  // The caller's, 512 KiB or more: one quarter is filled while the others are written. 64 MiB on huge pages serve every disk.
+  std::span<std::byte> staging = {};
+};
+
 struct SaveOptions {
   Durability durability = Durability::data;  // `none`: a power cut may leave an empty or torn file under the final name
   uint32_t alignment_bytes = 4096;           // of the records of a torch zip archive: a power of two, 64..32768
   // Asked ten times a second while a call waits; true ends it with ErrorCode::interrupted. The old file stays. Called in the
   // calling thread; it must not throw.
   std::function<bool()> interrupted = {};
+  // Needed if a region is not on the host. Many small ones are better copied to the host before.
+  DeviceCopy device_copy = {};
 };
 
 // Each returns the length of the file in bytes. The file appears under `path` whole and, with Durability::data, safe from

@@ -436,17 +436,17 @@ class Completions:
     def next(self, timeout: float | None) -> int:
         """The position of the transfer that finished next. Raises TimeoutError."""
 
-def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[int, int]], durability: str, alignment_bytes: int) -> int:
+def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[int, int]], durability: str, alignment_bytes: int, device_copy: headrace._types.DeviceCopy | None = None) -> int:
     """
-    Writes a zip container of torch.save; storages by address and length. The length of the file.
+    Writes a zip container of torch.save; storages by address and length. Addresses from 2^63 on are numbers of ``device_copy``: address and length of staging memory, and copy(address, length, offset in the staging memory). The length of the file.
     """
 
-def save_torch_legacy(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[str, int, int, int]], durability: str) -> int:
+def save_torch_legacy(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[str, int, int, int]], durability: str, device_copy: headrace._types.DeviceCopy | None = None) -> int:
     """
     Writes torch's legacy container; storages by key, element count, address and length.
     """
 
-def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int:
+def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str, device_copy: headrace._types.DeviceCopy | None = None) -> int:
     """
     Writes a safetensors file; tensors by name, dtype, shape, address and length.
     """

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from ._core import Handle
+    from ._device import DeviceMemory
     from ._types import CheckpointFormat, Durability, Path
 
 _BY_SUFFIX: dict[str, CheckpointFormat] = {
@@ -82,37 +83,40 @@ def save(
     return _save_safetensors(obj, path, metadata, durability, handle)
 
 
-def _pickled(obj: object) -> tuple[bytes, list[torch.UntypedStorage]]:
-    """The pickle, and the storages of its keys "0", "1" and so on, with bytes on the host."""
+def _save_torch_zip(obj: object, path: Path, durability: Durability, alignment: int, handle: Handle) -> int:
     import torch  # noqa: F401  (pickle_state looks for its types)
 
     plain = _core.pickle_state(obj)
     if plain is not None:
-        return plain
+        pickle, host = plain  # `host` keeps the bytes until the file is written
+        memory = [(storage.data_ptr(), storage.nbytes()) for storage in host]
+        return _core.save_torch_zip(handle, path, pickle, memory, durability, alignment)
+    from ._device import DeviceMemory
     from ._torch_pickle import Storages, dumps
 
     storages = Storages()
     pickle = dumps(obj, storages)
-    return pickle, storages.on_host()
-
-
-def _save_torch_zip(obj: object, path: Path, durability: Durability, alignment: int, handle: Handle) -> int:
-    pickle, storages = _pickled(obj)  # the storages live until the file is written
-    memory = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
-    return _core.save_torch_zip(handle, path, pickle, memory, durability, alignment)
+    device = DeviceMemory()
+    memory = storages.memory(device)
+    with device.ready() as copy:
+        return _core.save_torch_zip(handle, path, pickle, memory, durability, alignment, copy)
 
 
 def _save_torch_legacy(obj: object, path: Path, durability: Durability, handle: Handle) -> int:
+    from ._device import DeviceMemory
     from ._torch_pickle import LegacyStorages, dumps
 
     storages = LegacyStorages()
     pickle = dumps(obj, storages)
-    on_host = storages.on_host()
+    device = DeviceMemory()
     memory = [
-        (key, storage.nbytes() // size, storage.data_ptr(), storage.nbytes())
-        for key, storage, size in zip(storages.keys, on_host, storages.element_bytes, strict=True)
+        (key, nbytes // size, address, nbytes)
+        for key, size, (address, nbytes) in zip(
+            storages.keys, storages.element_bytes, storages.memory(device), strict=True
+        )
     ]
-    return _core.save_torch_legacy(handle, path, pickle, memory, durability)
+    with device.ready() as copy:
+        return _core.save_torch_legacy(handle, path, pickle, memory, durability, copy)
 
 
 def _save_safetensors(
@@ -124,20 +128,37 @@ def _save_safetensors(
     written = _core.save_safetensors_state(handle, path, obj, texts, durability)
     if written is not None:
         return written
-    hosted = [host_tensor(name, value) for name, value in obj.items()]
-    stored = [one.stored for one in hosted]  # `hosted` keeps the bytes until the file is written
-    return _core.save_safetensors(handle, path, stored, texts, durability)
+    from ._device import DeviceMemory
+
+    device = DeviceMemory()
+    packed = [packed_tensor(name, value, device) for name, value in obj.items()]
+    return save_packed(packed, device, path, texts, durability, handle)
 
 
-class HostTensor(NamedTuple):
-    """Row-major values on the host, and what _core.save_safetensors wants to know of them."""
+class PackedTensor(NamedTuple):
+    """Row-major values, and what _core.save_safetensors wants to know of them."""
 
     plain: torch.Tensor
     stored: tuple[str, str, list[int], int, int]
 
 
-def host_tensor(name: str, value: object) -> HostTensor:
-    """A tensor for a safetensors file, whatever its strides and its device."""
+def save_packed(
+    packed: list[PackedTensor],
+    device: DeviceMemory,
+    path: Path,
+    metadata: list[tuple[str, str]] | None,
+    durability: Durability,
+    handle: Handle,
+) -> int:
+    """Writes a safetensors file; ``packed`` keeps the bytes until it is written."""
+    stored = [one.stored for one in packed]
+    with device.ready() as copy:
+        return _core.save_safetensors(handle, path, stored, metadata, durability, copy)
+
+
+def packed_tensor(name: str, value: object, device: DeviceMemory | None = None) -> PackedTensor:
+    """A tensor for a safetensors file, whatever its strides. Its values are on the host unless ``device`` has
+    a place for them."""
     import torch
 
     if not isinstance(name, str):
@@ -147,14 +168,21 @@ def host_tensor(name: str, value: object) -> HostTensor:
         raise ValueError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
     if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
         raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
-    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    plain = value.detach().resolve_conj().resolve_neg()
+    address = None
+    if device and type(plain) is torch.Tensor and plain.is_contiguous():
+        begin = plain.storage_offset() * plain.itemsize
+        address = device.place(plain.untyped_storage(), begin, plain.nbytes)
+    if address is None:
+        plain = plain.cpu().contiguous()
+        address = plain.data_ptr()
     dtype = str(plain.dtype).removeprefix("torch.")
     shape = list(plain.shape)
     if dtype == "float4_e2m1fn_x2":  # two to the byte, and the format counts elements
         if not shape:
             raise ValueError(f"tensor {name!r}: a scalar of packed 4-bit elements cannot be stored")
         shape[-1] *= 2
-    return HostTensor(plain, (name, dtype, shape, plain.data_ptr(), plain.nbytes))
+    return PackedTensor(plain, (name, dtype, shape, address, plain.nbytes))
 
 
 def metadata_pairs(metadata: dict[str, str] | None) -> list[tuple[str, str]] | None:

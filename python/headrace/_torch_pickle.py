@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch.serialization import location_tag, normalize_storage_type
 
-from ._core import Buffer
-
-_HUGE_FROM_BYTES = 2 << 20
+from ._device import DeviceMemory
 
 
 class Storages:
@@ -26,6 +24,7 @@ class Storages:
         self._dtypes: dict[int, torch.dtype] = {}
         self.list: list[torch.UntypedStorage] = []
         self._bytes: list[int] = []
+        self._host: list[torch.UntypedStorage] = []  # the storages on the host, or copies of them
 
     def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
         """The id of a storage; None for everything else, which is pickled."""
@@ -55,12 +54,17 @@ class Storages:
             self._bytes.append(count * torch._utils._element_size(dtype))
         return ("storage", kind, key, location_tag(storage), count)
 
-    def on_host(self) -> list[torch.UntypedStorage]:
-        """The storages with bytes in this process's memory; those of devices are copied."""
-        return [
-            _to_host(storage if storage.nbytes() == nbytes else storage[:nbytes])
-            for storage, nbytes in zip(self.list, self._bytes, strict=True)
-        ]
+    def memory(self, device: DeviceMemory) -> list[tuple[int, int]]:
+        """Addresses and lengths of the storages' bytes, which live as long as this object and ``device``."""
+        found = []
+        for storage, nbytes in zip(self.list, self._bytes, strict=True):
+            address = device.place(storage, 0, nbytes)
+            if address is None:
+                host = (storage if storage.nbytes() == nbytes else storage[:nbytes]).cpu()
+                self._host.append(host)
+                address = host.data_ptr()
+            found.append((address, nbytes))
+        return found
 
 
 class LegacyStorages(Storages):
@@ -92,14 +96,6 @@ class LegacyStorages(Storages):
             self.keys.append(str(found[2]))
             self.element_bytes.append(torch._utils._element_size(obj.dtype))
         return (*found, None)
-
-
-def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """In host memory. What comes from a device goes to huge pages: the copy then costs a fraction."""
-    if storage.device.type == "cpu" or storage.nbytes() < _HUGE_FROM_BYTES:
-        return storage.cpu()
-    memory = torch.from_dlpack(Buffer(storage.nbytes(), lock=False)).untyped_storage()
-    return memory.copy_(storage)
 
 
 def _source_of(kind: type) -> tuple[str | None, str | None]:

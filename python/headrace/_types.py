@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -40,3 +40,6 @@ Verify: TypeAlias = Literal["auto", "require", "off"]
 Durability: TypeAlias = Literal["none", "data"]
 Copy: TypeAlias = Literal["auto", "always", "never"]
 Cache: TypeAlias = Literal["auto", "use", "bypass"]
+
+# For _core.save_*: see headrace/_device.py.
+DeviceCopy: TypeAlias = tuple[int, int, Callable[[int, int, int], object]]

@@ -16,18 +16,18 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from . import _core
 from ._default import default_handle
 from ._errors import FormatError, TransferError
 from ._load import view_of
 from ._safe_open import CODES, by_offset, open_safetensors, safe_open, torch_layout
-from ._save import HostTensor, host_tensor, metadata_pairs
+from ._save import PackedTensor, metadata_pairs, packed_tensor, save_packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
 
+    from ._device import DeviceMemory
     from ._types import Durability, Path
 
 __all__ = [
@@ -62,22 +62,24 @@ def save_file(
     cut the file may be empty or torn. Do not change the tensors while it runs. Raises SafetensorError for
     what the system refuses.
     """
-    hosted = _checked(tensors)
-    stored = [one.stored for one in hosted]  # `hosted` keeps the bytes until the file is written
-    _core.save_safetensors(default_handle(), filename, stored, metadata_pairs(metadata), durability)
+    from ._device import DeviceMemory
+
+    device = DeviceMemory()
+    packed = _checked(tensors, device)
+    save_packed(packed, device, filename, metadata_pairs(metadata), durability, default_handle())
 
 
 def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of the file that save_file would write; it refuses the same."""
     import ctypes
 
-    hosted = _checked(tensors)
+    packed = _checked(tensors, None)
     texts = metadata_pairs(metadata)
     header: dict[str, Any] = {} if texts is None else {"__metadata__": dict(texts)}
     contents: list[Any] = []
     begin = 0
     for name, dtype, shape, address, nbytes in sorted(
-        (one.stored for one in hosted), key=lambda one: (_RANKS.get(one[1], -1), one[0].encode())
+        (one.stored for one in packed), key=lambda one: (_RANKS.get(one[1], -1), one[0].encode())
     ):
         if dtype not in CODES:
             raise ValueError(f"tensor {name!r} is {dtype}, which safetensors cannot hold")
@@ -201,7 +203,7 @@ def load_model(
     return missing, unexpected
 
 
-def _checked(tensors: dict[str, torch.Tensor]) -> list[HostTensor]:
+def _checked(tensors: dict[str, torch.Tensor], device: DeviceMemory | None) -> list[PackedTensor]:
     """The tensors on the host, once the package too would save them."""
     import torch
 
@@ -221,15 +223,15 @@ def _checked(tensors: dict[str, torch.Tensor]) -> list[HostTensor]:
             f"tensors share memory, and would be written several times and loaded apart: {shared}; "
             "save_model writes them once, headrace.save writes copies"
         )
-    hosted = []
+    packed = []
     for name, value in tensors.items():
         if not value.is_nested and not value.is_contiguous():
             raise ValueError(
                 f"tensor {name!r} is not contiguous: pack it by .contiguous(), or save what it is a view of, "
                 "or use save_model(..., force_contiguous=True) or headrace.save, which pack it"
             )
-        hosted.append(host_tensor(name, value))
-    return hosted
+        packed.append(packed_tensor(name, value, device))
+    return packed
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:

@@ -18,6 +18,7 @@
 
 #include <headrace/checkpoint.h>
 
+#include "device_copy.h"
 #include "errors.h"
 #include "file_object.h"
 #include "handle_object.h"
@@ -34,52 +35,53 @@ namespace {
 // Address and length in bytes.
 using Memory = std::pair<uintptr_t, uint64_t>;
 
-ConstRegion region_of(const Memory& memory) {
-  return {reinterpret_cast<const std::byte*>(memory.first), memory.second, {}};
-}
-
-SaveOptions save_options(const std::string& durability) {
+SaveOptions save_options(const std::string& durability, PythonCopy* copy = nullptr) {
   SaveOptions options;
+  if (copy != nullptr) options.device_copy = copy->device_copy();
   options.durability = parse_durability(durability, Durability::data);
   options.interrupted = &signal_handler_raised;
   return options;
 }
 
 template <class Save>
-uint64_t save(nb::handle path, Save&& save_to) {
+uint64_t save(nb::handle path, Save&& save_to, const PythonCopy* copy = nullptr) {
   const std::string bytes = path_bytes(path);
   const Result<uint64_t> saved = without_gil([&] { return save_to(bytes); });
+  if (!saved && copy != nullptr) copy->raise_again();
   if (!saved) raise(saved.error(), path);
   return *saved;
 }
 
 uint64_t save_torch_zip_file(HandleObject& self, nb::handle path, const nb::bytes& pickle,
                              const std::vector<Memory>& storages, const std::string& durability,
-                             uint32_t alignment_bytes) {
+                             uint32_t alignment_bytes, std::optional<DeviceCopyArgument> device_copy) {
   Handle& handle = self.open_handle();
   std::vector<ConstRegion> regions;
   regions.reserve(storages.size());
-  for (const Memory& memory : storages)
-    regions.push_back(region_of(memory));
-  SaveOptions options = save_options(durability);
+  for (const auto& [address, bytes] : storages)
+    regions.push_back(region_at(address, bytes));
+  PythonCopy copy(std::move(device_copy));
+  SaveOptions options = save_options(durability, &copy);
   options.alignment_bytes = alignment_bytes;
   const TorchArchive archive = {.pickle = {pickle.c_str(), pickle.size()}, .storages = regions};
-  return save(path, [&](const std::string& to) { return save_torch_zip(handle, to, archive, options); });
+  return save(path, [&](const std::string& to) { return save_torch_zip(handle, to, archive, options); }, &copy);
 }
 
 // Key, element count, address, bytes.
 using LegacyStorage = std::tuple<std::string, uint64_t, uintptr_t, uint64_t>;
 
 uint64_t save_torch_legacy_file(HandleObject& self, nb::handle path, const nb::bytes& pickle,
-                                const std::vector<LegacyStorage>& storages, const std::string& durability) {
+                                const std::vector<LegacyStorage>& storages, const std::string& durability,
+                                std::optional<DeviceCopyArgument> device_copy) {
   Handle& handle = self.open_handle();
   std::vector<TorchLegacyStorage> all;
   all.reserve(storages.size());
   for (const auto& [key, count, address, bytes] : storages)
-    all.push_back({.key = key, .element_count = count, .data = region_of({address, bytes})});
-  const SaveOptions options = save_options(durability);
+    all.push_back({.key = key, .element_count = count, .data = region_at(address, bytes)});
+  PythonCopy copy(std::move(device_copy));
+  const SaveOptions options = save_options(durability, &copy);
   const std::string_view text(pickle.c_str(), pickle.size());
-  return save(path, [&](const std::string& to) { return save_torch_legacy(handle, to, text, all, options); });
+  return save(path, [&](const std::string& to) { return save_torch_legacy(handle, to, text, all, options); }, &copy);
 }
 
 // Name, element type, shape as safetensors counts it, address, bytes.
@@ -92,14 +94,16 @@ DType parse_dtype(const std::string& name) {
 }
 
 uint64_t save_safetensors_file(HandleObject& self, nb::handle path, const std::vector<Tensor>& tensors,
-                               const std::optional<Metadata>& metadata, const std::string& durability) {
+                               const std::optional<Metadata>& metadata, const std::string& durability,
+                               std::optional<DeviceCopyArgument> device_copy) {
   Handle& handle = self.open_handle();
   std::vector<NamedTensor> all;
   all.reserve(tensors.size());
   for (const auto& [name, dtype, shape, address, bytes] : tensors)
-    all.push_back({.name = name, .dtype = parse_dtype(dtype), .shape = shape, .data = region_of({address, bytes})});
-  const SaveOptions options = save_options(durability);
-  return save(path, [&](const std::string& to) { return save_safetensors(handle, to, all, metadata, options); });
+    all.push_back({.name = name, .dtype = parse_dtype(dtype), .shape = shape, .data = region_at(address, bytes)});
+  PythonCopy copy(std::move(device_copy));
+  const SaveOptions options = save_options(durability, &copy);
+  return save(path, [&](const std::string& to) { return save_safetensors(handle, to, all, metadata, options); }, &copy);
 }
 
 // Nothing of it is done, and None returned, where a tensor is not plain.
@@ -262,20 +266,26 @@ nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storage
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
-  module.def("save_torch_zip", &save_torch_zip_file, nb::arg("handle"), nb::arg("path"), nb::arg("pickle"),
-             nb::arg("storages"), nb::arg("durability"), nb::arg("alignment_bytes"),
-             nb::sig("def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: "
-                     "list[tuple[int, int]], durability: str, alignment_bytes: int) -> int"),
-             "Writes a zip container of torch.save; storages by address and length. The length of the file.");
+  module.def(
+      "save_torch_zip", &save_torch_zip_file, nb::arg("handle"), nb::arg("path"), nb::arg("pickle"),
+      nb::arg("storages"), nb::arg("durability"), nb::arg("alignment_bytes"), nb::arg("device_copy") = nb::none(),
+      nb::sig("def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: "
+              "list[tuple[int, int]], durability: str, alignment_bytes: int, device_copy: "
+              "headrace._types.DeviceCopy | None = None) -> int"),
+      "Writes a zip container of torch.save; storages by address and length. Addresses from 2^63 on are numbers of "
+      "``device_copy``: address and length of staging memory, and copy(address, length, offset in the staging "
+      "memory). The length of the file.");
   module.def("save_torch_legacy", &save_torch_legacy_file, nb::arg("handle"), nb::arg("path"), nb::arg("pickle"),
-             nb::arg("storages"), nb::arg("durability"),
+             nb::arg("storages"), nb::arg("durability"), nb::arg("device_copy") = nb::none(),
              nb::sig("def save_torch_legacy(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: "
-                     "list[tuple[str, int, int, int]], durability: str) -> int"),
+                     "list[tuple[str, int, int, int]], durability: str, device_copy: headrace._types.DeviceCopy | None "
+                     "= None) -> int"),
              "Writes torch's legacy container; storages by key, element count, address and length.");
   module.def("save_safetensors", &save_safetensors_file, nb::arg("handle"), nb::arg("path"), nb::arg("tensors"),
-             nb::arg("metadata").none(), nb::arg("durability"),
+             nb::arg("metadata").none(), nb::arg("durability"), nb::arg("device_copy") = nb::none(),
              nb::sig("def save_safetensors(handle: Handle, path: headrace._types.Path, tensors: list[tuple[str, str, "
-                     "list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str) -> int"),
+                     "list[int], int, int]], metadata: list[tuple[str, str]] | None, durability: str, device_copy: "
+                     "headrace._types.DeviceCopy | None = None) -> int"),
              "Writes a safetensors file; tensors by name, dtype, shape, address and length.");
   module.def("save_safetensors_state", &save_safetensors_state, nb::arg("handle"), nb::arg("path"), nb::arg("state"),
              nb::arg("metadata").none(), nb::arg("durability"),

@@ -202,5 +202,168 @@ TEST(SaveTorchZip, InterruptedItLeavesTheOldFile) {
   EXPECT_EQ(world.system.all_names(), std::vector<std::string>{"/m.pt"});
 }
 
+// Storages as memory of a device that the host cannot read: at addresses that no process has.
+class FakeDevice {
+ public:
+  explicit FakeDevice(const std::vector<std::vector<std::byte>>& storages) : storages_(&storages) {}
+
+  // Every third one stays on the host.
+  [[nodiscard]] std::vector<ConstRegion> regions() const {
+    std::vector<ConstRegion> all;
+    for (size_t i = 0; i < storages_->size(); ++i) {
+      const std::vector<std::byte>& storage = (*storages_)[i];
+      if (i % 3 == 2) {
+        all.push_back({storage.data(), storage.size(), {}});
+      } else {
+        all.push_back({reinterpret_cast<const std::byte*>(kBegin + i * kStride),
+                       storage.size(),
+                       {.kind = DeviceKind::cuda, .index = 0}});
+      }
+    }
+    return all;
+  }
+
+  DeviceCopy copy_through(Buffer& buffer) {
+    const std::span staging(buffer.data(), buffer.bytes());
+    return {.copy = [this, staging](const ConstRegion& source, std::span<std::byte> target) -> Status {
+              EXPECT_GE(target.data(), staging.data());
+              EXPECT_LE(target.data() + target.size(), staging.data() + staging.size());
+              EXPECT_EQ(source.bytes, target.size());
+              if (copies_++ == fail_at)
+                return std::unexpected(Error{.errno_value = EIO, .operation = "copy", .detail = "the device is gone"});
+              const uint64_t address = reinterpret_cast<uintptr_t>(source.data) - kBegin;
+              const std::vector<std::byte>& storage = (*storages_)[address / kStride];
+              std::copy_n(storage.begin() + static_cast<ptrdiff_t>(address % kStride), target.size(), target.begin());
+              return {};
+            },
+            .staging = staging};
+  }
+
+  size_t fail_at = SIZE_MAX;
+
+ private:
+  static constexpr uint64_t kBegin = uint64_t{1} << 63;
+  static constexpr uint64_t kStride = uint64_t{1} << 40;
+  const std::vector<std::vector<std::byte>>* storages_;
+  size_t copies_ = 0;
+};
+
+constexpr uint64_t kStagingBytes = 512 * kKiB;
+
+TEST(SaveFromADevice, EveryMixOfSizesIsTheFileOfTheHost) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<uint64_t> sizes(random() % 20);
+    for (uint64_t& size : sizes)
+      size = random() % (uint64_t{1} << (1 + random() % 20));
+    const Contents contents = contents_of(sizes, seed);
+    const uint32_t alignment = 64U << (seed % 8);
+    std::vector<std::string> keys;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      keys.push_back(fmt::format("{}", i));
+    const auto files = [&](std::span<const ConstRegion> regions, const DeviceCopy& copy) {
+      std::vector<TorchLegacyStorage> storages;
+      std::vector<NamedTensor> tensors;
+      std::vector<std::array<uint64_t, 1>> shapes(regions.size());
+      for (size_t i = 0; i < regions.size(); ++i) {
+        storages.push_back({.key = keys[i], .element_count = regions[i].bytes, .data = regions[i]});
+        shapes[i] = {regions[i].bytes};
+        tensors.push_back({.name = keys[i], .dtype = DType::uint8, .shape = shapes[i], .data = regions[i]});
+      }
+      World world({.seed = seed, .chances = {.short_transfer = 100, .interrupted = 50, .try_again = 20, .full = 50}},
+                  {.workers = static_cast<uint32_t>(1 + seed % 3), .block_bytes = 64 * kKiB});
+      const FileSystemInPlace in_place(world.system);
+      const SaveOptions options = {.alignment_bytes = alignment, .device_copy = copy};
+      for (const Result<uint64_t>& saved :
+           {save_torch_zip(world.handle, "/m.pt", {.pickle = contents.pickle, .storages = regions}, options),
+            save_torch_legacy(world.handle, "/m.bin", contents.pickle, storages, options),
+            save_safetensors(world.handle, "/m.safetensors", tensors, std::nullopt, options)})
+        EXPECT_TRUE(saved.has_value()) << saved.error().message();
+      return std::array{world.system.bytes_of("/m.pt"), world.system.bytes_of("/m.bin"),
+                        world.system.bytes_of("/m.safetensors")};
+    };
+    Buffer staging = buffer_of(kStagingBytes + random() % 3 * 100'000, std::byte{0xAA});
+    FakeDevice device(contents.storages);
+    const auto from_device = files(device.regions(), device.copy_through(staging));
+    const auto from_host = files(contents.regions(), {});
+    expect_archive(from_device[0], contents, alignment);
+    EXPECT_EQ(from_device[1], from_host[1]) << seed;
+    EXPECT_EQ(from_device[2], from_host[2]) << seed;
+  }
+}
+
+TEST(SaveFromADevice, WhicheverCopyFailsTheOldFileStays) {
+  const Contents contents = contents_of(std::vector<uint64_t>{900 * kKiB, 5, 128 * kKiB, 700, 300 * kKiB + 3});
+  const std::vector<std::byte> old(5000, std::byte{1});
+  Buffer staging = buffer_of(kStagingBytes);
+  bool failed = true;
+  size_t runs = 0;
+  for (; failed; ++runs) {
+    ASSERT_LT(runs, 100u);
+    World world({}, {.workers = 1, .block_bytes = 64 * kKiB});
+    const FileSystemInPlace in_place(world.system);
+    world.system.put("/m.pt", old);
+    FakeDevice device(contents.storages);
+    device.fail_at = runs;
+    const Result<uint64_t> saved =
+        save_torch_zip(world.handle, "/m.pt", {.pickle = contents.pickle, .storages = device.regions()},
+                       {.device_copy = device.copy_through(staging)});
+    failed = !saved.has_value();
+    if (saved) {
+      expect_archive(world.system.bytes_of("/m.pt"), contents, 4096);
+    } else {
+      EXPECT_EQ(saved.error().errno_value, EIO);
+      EXPECT_NE(saved.error().message().find("the device is gone; the old file"), std::string::npos)
+          << saved.error().message();
+      EXPECT_EQ(world.system.bytes_of("/m.pt"), old);
+    }
+    EXPECT_EQ(world.system.all_names(), std::vector<std::string>{"/m.pt"});
+  }
+  EXPECT_GT(runs, 10u);
+}
+
+TEST(SaveFromADevice, AWriteThatFailsMeanwhileLeavesTheOldFile) {
+  const Contents contents = contents_of(std::vector<uint64_t>{3000 * kKiB});
+  const std::vector<std::byte> old(5000, std::byte{1});
+  Buffer staging = buffer_of(kStagingBytes);
+  bool failed = true;
+  for (int fail_at = 0; failed; ++fail_at) {
+    ASSERT_LT(fail_at, 200);
+    World world({}, {.workers = 1, .block_bytes = 64 * kKiB});
+    const FileSystemInPlace in_place(world.system);
+    world.system.put("/m.pt", old);
+    const auto calls = std::make_shared<int>(0);
+    world.disk.set_script([calls, fail_at](const SimIo&) -> std::optional<int64_t> {
+      return (*calls)++ == fail_at ? std::optional<int64_t>(-EIO) : std::nullopt;
+    });
+    FakeDevice device(contents.storages);
+    const Result<uint64_t> saved =
+        save_torch_zip(world.handle, "/m.pt", {.pickle = contents.pickle, .storages = device.regions()},
+                       {.device_copy = device.copy_through(staging)});
+    failed = !saved.has_value();
+    if (!saved) {
+      EXPECT_EQ(saved.error().errno_value, EIO);
+      EXPECT_EQ(world.system.bytes_of("/m.pt"), old);
+    }
+    EXPECT_EQ(world.system.all_names(), std::vector<std::string>{"/m.pt"});
+  }
+}
+
+TEST(SaveFromADevice, WithoutAWayToCopyOrWithTooLittleStagingItIsRefused) {
+  const Contents contents = contents_of(std::vector<uint64_t>{300 * kKiB});
+  World world;
+  const FileSystemInPlace in_place(world.system);
+  FakeDevice device(contents.storages);
+  Buffer staging = buffer_of(16 * kKiB);
+  for (const DeviceCopy& copy : {DeviceCopy{}, device.copy_through(staging)}) {
+    const Result<uint64_t> saved = save_torch_zip(
+        world.handle, "/m.pt", {.pickle = contents.pickle, .storages = device.regions()}, {.device_copy = copy});
+    ASSERT_FALSE(saved.has_value());
+    EXPECT_EQ(saved.error().code, ErrorCode::invalid_argument) << saved.error().message();
+    EXPECT_NE(saved.error().message().find("device_copy"), std::string::npos) << saved.error().message();
+    EXPECT_EQ(world.system.all_names(), std::vector<std::string>());
+  }
+}
+
 }  // namespace
 }  // namespace headrace

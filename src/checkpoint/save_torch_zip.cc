@@ -28,7 +28,9 @@ constexpr uint64_t kSendBytes = uint64_t{32} << 20;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 ConstRegion region_of(std::string_view text) { return {bytes_of(text).data(), text.size(), {}}; }
-ConstRegion cut(const ConstRegion& region, uint64_t from, uint64_t to) { return {region.data + from, to - from, {}}; }
+ConstRegion cut(const ConstRegion& region, uint64_t from, uint64_t to) {
+  return {region.data + from, to - from, region.device};
+}
 
 // The file from front to back: data of a record, or what stands before it or behind the last one.
 struct Piece {
@@ -72,7 +74,8 @@ class Writer {
       } else {
         data_[i] = region_of(texts_.emplace_back(format::torch_zip_contents(layout_.record(i), alignment_bytes)));
       }
-      summed_later_[i] = storage && data_[i].bytes > kSumFirstBytes;
+      const bool on_host = data_[i].device.kind == DeviceKind::host;
+      summed_later_[i] = storage && data_[i].bytes > (on_host ? kSumFirstBytes : 0);
       any_later_ |= summed_later_[i];
     }
   }
@@ -178,8 +181,8 @@ class Writer {
     return {};
   }
 
-  // Parts of large storages that share a granule with a sum are summed here.
-  void sum_what_lies_in_late_ranges() {
+  // Parts of large storages that share a granule with a sum are summed here; what is on a device is brought for it.
+  Status sum_what_lies_in_late_ranges(AtomicWrite& file) {
     size_t next = 0;
     for (const Piece& piece : pieces_) {
       if (piece.kind != Piece::Kind::data || !summed_later_[piece.record]) continue;
@@ -188,10 +191,18 @@ class Writer {
       for (size_t i = next; i < late_.size() && late_[i].begin < piece.end; ++i) {
         const uint64_t begin = std::max(piece.begin, late_[i].begin);
         const uint64_t end = std::min(piece.end, late_[i].end);
-        const ConstRegion part = cut(data_[piece.record], begin - piece.begin, end - piece.begin);
+        ConstRegion part = cut(data_[piece.record], begin - piece.begin, end - piece.begin);
+        if (part.device.kind != DeviceKind::host) {
+          Result<std::vector<std::byte>> bytes = file.fetch(part);
+          if (!bytes) return std::unexpected(std::move(bytes).error());
+          const std::vector<std::byte>& kept = fetched_.emplace_back(*std::move(bytes));
+          part = {kept.data(), kept.size(), {}};
+        }
+        late_data_.push_back(part);
         sums_[piece.record] ^= base::crc32_contribution(base::crc32(std::span(part.data, part.bytes)), piece.end - end);
       }
     }
+    return {};
   }
 
   // Of the last record, which is made of the others'.
@@ -203,10 +214,11 @@ class Writer {
 
   Status second_round(AtomicWrite& file) {
     if (late_.empty()) return {};
-    sum_what_lies_in_late_ranges();
+    if (Status summed = sum_what_lies_in_late_ranges(file); !summed) return summed;
     finish_sums();
     std::vector<Stretch> stretches;
-    size_t next = 0;  // first piece that may lie in the range
+    size_t next = 0;       // first piece that may lie in the range
+    size_t next_late = 0;  // of late_data_
     for (const Range& range : late_) {
       Stretch& stretch = stretches.emplace_back();
       stretch.offset_bytes = range.begin;
@@ -214,6 +226,10 @@ class Writer {
         ++next;
       for (size_t i = next; i < pieces_.size() && pieces_[i].begin < range.end; ++i) {
         const Piece& piece = pieces_[i];
+        if (piece.kind == Piece::Kind::data && summed_later_[piece.record]) {
+          stretch.sources.push_back(late_data_[next_late++]);
+          continue;
+        }
         const uint64_t begin = std::max(piece.begin, range.begin);
         stretch.sources.push_back(
             cut(region(piece), begin - piece.begin, std::min(piece.end, range.end) - piece.begin));
@@ -230,8 +246,10 @@ class Writer {
   std::vector<uint32_t> sums_;
   std::vector<bool> summed_later_;
   bool any_later_ = false;
-  std::vector<Piece> pieces_;  // in the order of the file, without a gap
-  std::vector<Range> late_;    // for the second round, in order
+  std::vector<Piece> pieces_;           // in the order of the file, without a gap
+  std::vector<Range> late_;             // for the second round, in order
+  std::vector<ConstRegion> late_data_;  // parts of storages that lie there, in order
+  std::deque<std::vector<std::byte>> fetched_;
   std::deque<std::string> texts_;
 };
 

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402
+"""Saving tensors that are on a device: on a GPU where there is one, else on the host, taken for a device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import headrace
+import headrace.safetensors
+from checkpoint_support import assert_same
+from headrace import _core, _device
+from support import status_bytes
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MIB = 1 << 20
+FORMATS = [("torch", "a.pt"), ("torch-legacy", "a.bin"), ("safetensors", "a.safetensors")]
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Makes the CPU a device where there is no GPU; lengths of what was placed there."""
+    found: list[int] = []
+    true_place = _device.DeviceMemory.place
+
+    def place(self: Any, storage: Any, begin: int, nbytes: int) -> int | None:
+        address = true_place(self, storage, begin, nbytes)
+        if address is not None:
+            found.append(nbytes)
+        return address
+
+    monkeypatch.setattr(_device.DeviceMemory, "place", place)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(_device, "_on_device", lambda _: True)
+        monkeypatch.setattr(_core, "pickle_state", lambda _: None)
+        monkeypatch.setattr(_core, "save_safetensors_state", lambda *_: None)
+    return found
+
+
+def tensors(mib: int = 3) -> dict[str, Any]:
+    torch.manual_seed(1)
+    whole = torch.randint(0, 256, (mib * MIB,), dtype=torch.uint8, device=DEVICE)
+    return {
+        "whole": whole,
+        "odd": torch.randint(0, 256, (2 * MIB + 12345,), dtype=torch.uint8, device=DEVICE),
+        "small": torch.arange(1000, device=DEVICE),
+        "float": torch.randn(1000, 1111, device=DEVICE),
+        "half": torch.randn(1 << 20, device=DEVICE).half(),
+        "turned": torch.randn(1100, 900, device=DEVICE).t(),
+        "part": torch.randn(3000, 1000, device=DEVICE)[500:2500],
+        "empty": torch.empty(0, 5, device=DEVICE),
+        "host": torch.randn(700, 700),
+    }
+
+
+@pytest.mark.parametrize(("kind", "name"), FORMATS)
+@pytest.mark.parametrize("nbytes", [MIB, 70 * MIB])
+def test_the_file_holds_the_values(
+    tmp_path: Path, placed: list[int], kind: Any, name: str, nbytes: int
+) -> None:
+    obj = tensors(nbytes // MIB)
+    size = headrace.save(obj, tmp_path / name, format=kind)
+    assert (tmp_path / name).stat().st_size == size
+    assert len(placed) >= 3
+    assert max(placed) >= nbytes
+    if kind == "safetensors":
+        loaded = pytest.importorskip("safetensors.torch").load_file(tmp_path / name)
+    else:
+        loaded = torch.load(tmp_path / name, map_location="cpu")
+    for key, tensor in obj.items():
+        assert torch.equal(loaded[key], tensor.cpu()), key
+    found: Any = headrace.load(tmp_path / name, map_location="cpu", verify="auto")
+    assert all(torch.equal(found[key], tensor.cpu()) for key, tensor in obj.items())
+
+
+def test_shared_storages_are_written_once(tmp_path: Path, placed: list[int]) -> None:
+    base = torch.randn(1 << 20, device=DEVICE)
+    obj = {"a": base, "b": base[1000:], "c": base.view(1024, 1024).t()}
+    size = headrace.save(obj, tmp_path / "a.pt")
+    assert size < 4 * MIB + 100_000
+    assert placed == [4 * MIB]
+    loaded = torch.load(tmp_path / "a.pt", map_location="cpu")
+    assert_same({key: value.cpu() for key, value in obj.items()}, loaded)
+    assert loaded["a"].untyped_storage().data_ptr() == loaded["b"].untyped_storage().data_ptr()
+
+
+def test_save_file_takes_them_and_save_gives_the_same_bytes(tmp_path: Path, placed: list[int]) -> None:
+    obj = {key: value.contiguous() for key, value in tensors().items()}
+    headrace.safetensors.save_file(obj, tmp_path / "a")
+    assert placed
+    assert (tmp_path / "a").read_bytes() == headrace.safetensors.save(obj)
+
+
+@pytest.mark.parametrize(("kind", "name"), FORMATS)
+def test_what_a_copy_raises_comes_out_and_the_old_file_stays(
+    tmp_path: Path, placed: list[int], monkeypatch: pytest.MonkeyPatch, kind: Any, name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"old")
+
+    class LostError(Exception):
+        pass
+
+    class NoDevice:
+        is_cuda = False
+
+        def __getitem__(self, _: object) -> Any:
+            raise LostError("the device is gone")
+
+    true_ready = _device.DeviceMemory.ready
+
+    def ready(self: Any) -> Any:
+        self._flat[-1] = NoDevice()
+        return true_ready(self)
+
+    monkeypatch.setattr(_device.DeviceMemory, "ready", ready)
+    with pytest.raises(LostError, match="the device is gone"):
+        headrace.save(tensors(), tmp_path / name, format=kind)
+    assert os.listdir(tmp_path) == [name]
+    assert (tmp_path / name).read_bytes() == b"old"
+    monkeypatch.setattr(_device.DeviceMemory, "ready", true_ready)
+    headrace.save(torch.zeros(3), tmp_path / "b.pt")  # the shared handle has forgotten it
+
+
+def test_the_host_holds_a_part_of_it_only(tmp_path: Path, placed: list[int]) -> None:
+    obj = torch.ones(300 * MIB, dtype=torch.uint8, device=DEVICE)
+    headrace.save(torch.ones(2 * MIB, dtype=torch.uint8, device=DEVICE), tmp_path / "warm.pt")
+    before = status_bytes("VmRSS")
+    highest = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(0.002):
+            highest = max(highest, status_bytes("VmRSS"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        headrace.save(obj, tmp_path / "a.pt")
+    finally:
+        done.set()
+        watcher.join()
+    assert placed[-1] == 300 * MIB
+    assert before < highest < before + 200 * MIB
+
+
+def test_ctrl_c_ends_it(tmp_path: Path, placed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.pt").write_bytes(b"old")
+    true_ready = _device.DeviceMemory.ready
+
+    def ready(self: Any) -> Any:
+        class Slow:
+            is_cuda = False
+
+            def __getitem__(self, part: slice) -> Any:
+                os.kill(os.getpid(), signal.SIGINT)  # its handler runs when Python does, within this copy
+                return obj[part]
+
+        self._flat = [Slow()]
+        return true_ready(self)
+
+    obj = torch.ones(100 * MIB, dtype=torch.uint8, device=DEVICE)
+    monkeypatch.setattr(_device.DeviceMemory, "ready", ready)
+    with pytest.raises(KeyboardInterrupt):
+        headrace.save(obj, tmp_path / "a.pt")
+    assert os.listdir(tmp_path) == ["a.pt"]
+    assert (tmp_path / "a.pt").read_bytes() == b"old"
