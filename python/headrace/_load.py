@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ._core import CheckpointFile
@@ -12,9 +15,15 @@ from ._default import default_handle
 from ._shards import find_shards
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
     from ._core import Handle
     from ._torch_unpickle import MapLocation
     from ._types import Path, Verify
+
+# What goes on to other memory is read in parts of about so many bytes, one or more storages each.
+_PART_BYTES = 64 << 20
+_PARTS_AHEAD = 2
 
 
 def load(
@@ -146,6 +155,59 @@ def _storages(
     return [part_of(wholes[i], offset, nbytes) if nbytes else empty_storage() for i, offset, nbytes in places]
 
 
+def _read_ahead(
+    file: CheckpointFile, wanted: list[int], verify: Verify, handle: Handle
+) -> Generator[tuple[int, Any], None, None]:
+    """Number and storage, in that order. Whoever takes them copies them elsewhere: the next parts are read
+    meanwhile, and the host holds no more than a few."""
+    facts = file.storages()
+    parts: list[list[int]] = []
+    room = 0
+    for i in wanted:
+        if not parts or facts[i][2] > room:
+            parts.append([])
+            room = _PART_BYTES
+        parts[-1].append(i)
+        room -= facts[i][2]
+    under_way: deque[tuple[list[int], Future[list[Any]]]] = deque()
+
+    def first() -> Iterator[tuple[int, Any]]:
+        numbers, storages = under_way.popleft()
+        return zip(numbers, storages.result(), strict=True)
+
+    with ThreadPoolExecutor(_PARTS_AHEAD, thread_name_prefix="headrace-load") as readers:
+        try:
+            for part in parts:
+                under_way.append((part, readers.submit(_storages, file, part, verify, False, handle)))
+                if len(under_way) > _PARTS_AHEAD:
+                    yield from first()
+            while under_way:
+                yield from first()
+        finally:
+            for _, storages in under_way:
+                storages.cancel()
+
+
+def _restored(
+    file: CheckpointFile,
+    wanted: list[int],
+    locations: list[str],
+    map_location: MapLocation,
+    verify: Verify,
+    mmap: bool,
+    handle: Handle,
+) -> list[Any]:
+    """Storages of these numbers where they belong, as torch.load has it."""
+    from ._torch_unpickle import leaves_host, restorer
+
+    restore: Callable[[Any, str], Any] = restorer(map_location)
+    if not mmap and leaves_host(map_location, locations):
+        with contextlib.closing(_read_ahead(file, wanted, verify, handle)) as ahead:
+            return [restore(storage, where) for (_, storage), where in zip(ahead, locations, strict=True)]
+    loaded = _storages(file, wanted, verify, mmap, handle)
+    return [restore(storage, where) for storage, where in zip(loaded, locations, strict=True)]
+
+
 def _load_torch(
     file: CheckpointFile,
     map_location: MapLocation,
@@ -156,7 +218,7 @@ def _load_torch(
 ) -> Any:
     import torch
 
-    from ._torch_unpickle import is_meta, on_host, refuse_unsafe, replay, restorer, typed, unpickle
+    from ._torch_unpickle import is_meta, on_host, refuse_unsafe, replay, typed, unpickle
 
     if not file.little_endian:
         # The bytes of every element have to be swapped: torch's own loader does that, and compares no sums.
@@ -179,9 +241,8 @@ def _load_torch(
     if is_meta(map_location):
         untyped: list[Any] = [torch.UntypedStorage(fact[2], device="meta") for fact in facts]
     else:
-        restore = restorer(map_location)
-        loaded = _storages(file, everything, verify, mmap, handle)
-        untyped = [restore(storage, fact[5] or "cpu") for storage, fact in zip(loaded, facts, strict=True)]
+        locations = [fact[5] or "cpu" for fact in facts]
+        untyped = _restored(file, everything, locations, map_location, verify, mmap, handle)
     storages = [typed(storage, fact[4]) for storage, fact in zip(untyped, facts, strict=True)]
     with on_host(untyped):
         if known and weights_only:
@@ -195,16 +256,15 @@ def _load_safetensors(
 ) -> dict[str, Any]:
     import torch
 
-    from ._torch_unpickle import is_meta, restorer
+    from ._torch_unpickle import is_meta
 
     tensors = file.tensors()
     meta = is_meta(map_location)
     if meta:
         storages: list[Any] = [torch.UntypedStorage(tensor[6], device="meta") for tensor in tensors]
     else:
-        restore = restorer(map_location)
-        loaded = _storages(file, [tensor[4] for tensor in tensors], verify, mmap, handle)
-        storages = [restore(storage, "cpu") for storage in loaded]
+        wanted = [tensor[4] for tensor in tensors]
+        storages = _restored(file, wanted, ["cpu"] * len(wanted), map_location, verify, mmap, handle)
     return {
         tensor[0]: view_of(storage, tensor[1], 0, *torch_shape(tensor[1], tensor[2], tensor[3]))
         for tensor, storage in zip(tensors, storages, strict=True)
@@ -322,11 +382,13 @@ def _fill(
         for file, wanted in reads.items():
             file.read(handle, wanted, verify)
         for file, views in later.items():
+            views.sort(key=lambda view: view[1][1])
             numbers = sorted({view[1] for _, view in views})
-            loaded = dict(zip(numbers, _storages(file, numbers, verify, False, handle), strict=True))
-            with torch.no_grad():
-                for target, (dtype, storage, offset, shape, strides, bits) in views:
-                    target.copy_(view_of(loaded[storage], dtype, offset, shape, strides, bits))
+            by_storage = itertools.groupby(views, key=lambda view: view[1][1])
+            with torch.no_grad(), contextlib.closing(_read_ahead(file, numbers, verify, handle)) as ahead:
+                for (_, same), (_, loaded) in zip(by_storage, ahead, strict=True):
+                    for target, (dtype, _, offset, shape, strides, bits) in same:
+                        target.copy_(view_of(loaded, dtype, offset, shape, strides, bits))
     finally:
         for target in targets.values():
             if not target.is_inference():

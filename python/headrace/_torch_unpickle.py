@@ -76,6 +76,21 @@ def restorer(map_location: MapLocation) -> Callable[[torch.UntypedStorage, str],
     return restore
 
 
+def leaves_host(map_location: MapLocation, locations: list[str]) -> bool:
+    """True if storages saved from these devices go to another one than the CPU. What a function of the caller
+    does is not known: False."""
+    if callable(map_location):
+        return False
+    found = set(locations)
+    if map_location is None:
+        targets: set[Any] = found
+    elif isinstance(map_location, dict):
+        targets = {map_location.get(one, one) for one in found}
+    else:
+        targets = {map_location}
+    return any(str(one).split(":")[0] not in ("cpu", "meta") for one in targets)
+
+
 def is_meta(map_location: MapLocation) -> bool:
     """True if tensors are wanted without their data."""
     return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 import headrace
 import headrace.safetensors
 from checkpoint_support import assert_same
-from headrace import _core, _device
-from support import status_bytes
+from headrace import _core, _device, _load, _torch_unpickle
+from support import run_script, status_bytes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MIB = 1 << 20
@@ -173,3 +173,117 @@ def test_ctrl_c_ends_it(tmp_path: Path, placed: list[int], monkeypatch: pytest.M
         headrace.save(obj, tmp_path / "a.pt")
     assert os.listdir(tmp_path) == ["a.pt"]
     assert (tmp_path / "a.pt").read_bytes() == b"old"
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A map_location whose storages leave the host, or are treated as if they did where there is no GPU."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(_torch_unpickle, "leaves_host", lambda *_: True)
+    return DEVICE
+
+
+@pytest.mark.parametrize(("kind", "name"), FORMATS)
+@pytest.mark.parametrize("part_bytes", [1, 3 * MIB, 1 << 40])
+def test_loaded_in_parts_it_is_the_same(
+    tmp_path: Path, leaving: str, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, part_bytes: int
+) -> None:
+    monkeypatch.setattr(_load, "_PART_BYTES", part_bytes)
+    obj = tensors()
+    headrace.save(obj, tmp_path / name, format=kind)
+    loaded: Any = headrace.load(tmp_path / name, map_location=leaving)
+    assert loaded.keys() == obj.keys()
+    for key, tensor in obj.items():
+        assert loaded[key].device.type == leaving, key
+        assert torch.equal(loaded[key].cpu(), tensor.cpu()), key
+    headrace.save({}, tmp_path / "none.pt")
+    assert headrace.load(tmp_path / "none.pt", map_location=leaving) == {}
+
+
+@pytest.mark.parametrize(("kind", "name"), FORMATS)
+def test_tensors_that_need_a_copy_are_filled_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str
+) -> None:
+    monkeypatch.setattr(_load, "_PART_BYTES", MIB)
+    obj = {key: value for key, value in tensors().items() if key != "turned" or kind != "safetensors"}
+    headrace.save(obj, tmp_path / name, format=kind)
+    into = {
+        key: torch.zeros(*value.shape[::-1], dtype=value.dtype, device=value.device).T
+        if value.dim() == 2
+        else torch.zeros_like(value)
+        for key, value in obj.items()
+    }
+    assert headrace.load(tmp_path / name, into=into) is into
+    assert all(torch.equal(into[key], value) for key, value in obj.items())
+
+
+def test_a_damaged_record_is_told_and_nothing_is_left_reading(
+    tmp_path: Path, leaving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_load, "_PART_BYTES", MIB)
+    obj = {f"t{i}": torch.full((MIB // 4,), float(i)) for i in range(20)}
+    headrace.save(obj, tmp_path / "a.pt")
+    whole = bytearray((tmp_path / "a.pt").read_bytes())
+    at = whole.index(obj["t7"].numpy().tobytes()) + 1000
+    whole[at] ^= 1
+    (tmp_path / "a.pt").write_bytes(whole)
+    with pytest.raises(headrace.FormatError, match=r"t7.*CRC-32"):
+        headrace.load(tmp_path / "a.pt", map_location=leaving)
+    assert not [one for one in threading.enumerate() if one.name.startswith("headrace-load")]
+
+
+def test_the_host_holds_a_few_parts_of_what_is_loaded(tmp_path: Path, leaving: str) -> None:
+    script = f"""
+import sys, threading, torch, headrace
+from headrace import _torch_unpickle
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from support import run_script, status_bytes
+restored = []
+def restore(storage, where):
+    restored.append(storage.nbytes())
+    return torch.UntypedStorage(1)
+_torch_unpickle.restorer = lambda _: restore
+_torch_unpickle.leaves_host = lambda *_: True
+before = status_bytes("VmRSS")
+highest, done = before, threading.Event()
+def watch():
+    global highest
+    while not done.wait(0.002):
+        highest = max(highest, status_bytes("VmRSS"))
+watcher = threading.Thread(target=watch)
+watcher.start()
+try:
+    headrace.load({str(tmp_path / "a.safetensors")!r}, map_location="cuda")
+except RuntimeError:
+    pass  # the storages are too short for the tensors
+done.set()
+watcher.join()
+assert len(restored) == 30 and sum(restored) == 600 << 20, restored
+print((highest - before) >> 20)
+"""
+    headrace.save(
+        {f"t{i}": torch.ones(20 * MIB, dtype=torch.uint8) for i in range(30)}, tmp_path / "a.safetensors"
+    )
+    ran = run_script(script)
+    assert ran.returncode == 0, ran.stderr
+    assert 30 < int(ran.stdout) < 300, ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("map_location", "locations", "leaves"),
+    [
+        (None, ["cpu", "cpu"], False),
+        (None, ["cpu", "cuda:1"], True),
+        ("cpu", ["cuda:0"], False),
+        ("meta", ["cpu"], False),
+        ("cuda", ["cpu"], True),
+        (torch.device("cuda", 1), ["cpu"], True),
+        (torch.device("cpu"), ["cuda:0"], False),
+        ({"cuda:0": "cpu"}, ["cuda:0", "cpu"], False),
+        ({"cuda:0": "cpu"}, ["cuda:0", "cuda:1"], True),
+        ({"cpu": "cuda:0"}, ["cpu"], True),
+        (lambda storage, location: storage, ["cuda:0"], False),
+    ],
+)
+def test_which_storages_leave_the_host(map_location: Any, locations: list[str], leaves: bool) -> None:
+    assert _torch_unpickle.leaves_host(map_location, locations) is leaves
