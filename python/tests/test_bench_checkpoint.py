@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import support  # noqa: E402
-from headrace.bench import main, models  # noqa: E402
+from headrace.bench import main, models, writers  # noqa: E402
 from headrace.bench.options import TAGS, parse  # noqa: E402
 
 # What a script that reads the guide's output looks for.
@@ -79,6 +79,29 @@ def test_a_tensor_is_saved_in_every_way(
     assert out.count("stats = {") == 3
     assert "a GB is 10^9 bytes" in out
     assert os.listdir(tmp_path) == []
+
+
+def test_gds_is_tried_in_a_process_that_it_may_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "deepspeed" / "ops"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)]))
+    options = parse(["checkpoint", "tensor", "--folder", str(tmp_path), "--mb_size", "1"])
+    builder = package / "op_builder.py"
+    builder.write_text("import os\nos.write(2, b'file register error: not registered\\n')\nos._exit(1)\n")
+    said = f"DeepSpeed's gds_handle cannot write to {tmp_path}: file register error: not registered"
+    assert writers.why_no_gds(options) == said
+    builder.write_text(
+        "class Handle:\n"
+        "    def pin_device_tensor(self, block): pass\n"
+        "    def sync_pwrite(self, block, path, offset): open(path, 'wb').write(bytes(block.tolist()))\n"
+        "class GDSBuilder:\n"
+        "    def load(self): return self\n"
+        "    def gds_handle(self, *_): return Handle()\n"
+    )
+    assert writers.why_no_gds(options) == ""
+    assert os.listdir(tmp_path) == ["site"]
 
 
 def test_the_command_gives_json_on_stdout_and_the_lines_on_stderr(tmp_path: Path) -> None:

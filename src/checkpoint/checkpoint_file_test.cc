@@ -26,7 +26,7 @@ struct Model {
   std::vector<std::string> names;
   std::vector<std::vector<uint64_t>> shapes;
 
-  explicit Model(std::initializer_list<uint64_t> float_counts) {
+  explicit Model(const std::vector<uint64_t>& float_counts) {
     std::mt19937_64 random(3);
     for (const uint64_t count : float_counts) {
       std::vector<std::byte>& bytes = data.emplace_back(count * 4);

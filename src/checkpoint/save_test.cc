@@ -90,7 +90,7 @@ TEST(SaveTorchZip, EveryMixOfSizesIsAWholeArchive) {
       {300 * kKiB, 300 * kKiB},
       {0, 300 * kKiB, 0, 5, 128 * kKiB, 4, 0},
       {300 * kKiB + 17, 1, 2, 3, 9'000, 70'000, 200'001, 12},
-      {4096 * 20, 4096 * 30, 4095, 4097, 4096 * 40 - 1, 4096 * 40 + 1},
+      {80 * kKiB, 120 * kKiB, 4095, 4097, 160 * kKiB - 1, 160 * kKiB + 1},
   };
   for (const uint32_t alignment : {64U, 4096U, 32768U}) {
     for (const std::vector<uint64_t>& mix : mixes) {

@@ -279,7 +279,7 @@ TEST_P(EngineConformance, WakeStormFromFourThreadsLosesNoPost) {
   constexpr uint32_t kPosts = 5'000;
   const auto engine = make(4);
   const os::Fd file = open_file(make_file(folder_, 4096), O_RDONLY);
-  const Memory target(4 * 4096, 1);  // a place for each block in flight
+  const Memory target(size_t{4} * 4096, 1);  // a place for each block in flight
   std::atomic<uint32_t> posted = 0;
   std::vector<std::jthread> wakers;
   wakers.reserve(kThreads);

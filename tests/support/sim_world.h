@@ -22,7 +22,7 @@ namespace headrace::test {
 
 // A disk, a file system on it, and a handle over it.
 struct World {
-  explicit World(SimOptions sim = {}, HandleOptions handle_options = {.workers = 1})
+  explicit World(const SimOptions& sim = {}, const HandleOptions& handle_options = {.workers = 1})
       : disk(sim), system(disk), handle(make_sim_handle(disk, handle_options)) {}
   ~World() {
     disk.release();

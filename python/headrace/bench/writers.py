@@ -7,13 +7,15 @@ A way is opened once: handles, pinned buffers and compiled ops are ready before 
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .report import DURABLE, NOT_SYNCED, NOTHING, SYNCED
-from .setting import first_line, why_no_deepspeed
+from .setting import LINE_MAX, first_line, why_no_deepspeed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +132,10 @@ def _open_deepspeed(kind: str) -> Callable[[Way, Options], None]:
             way.note = use_an_utils_op()
             if kind == "gds":
                 import torch
+
+                way.skipped = why_no_gds(options)
+                if way.skipped:
+                    return
                 from deepspeed.ops.op_builder import GDSBuilder
 
                 handle = GDSBuilder().load().gds_handle(BLOCK_BYTES, QUEUE_DEPTH, False, False, PARALLELISM)
@@ -145,6 +151,36 @@ def _open_deepspeed(kind: str) -> Callable[[Way, Options], None]:
         way.save = _save_through(_fast(writers, handle, buffer, options), options)
 
     return opener
+
+
+_GDS_PROBE = """
+import sys
+import torch
+from deepspeed.ops.op_builder import GDSBuilder
+handle = GDSBuilder().load().gds_handle(1 << 20, 1, False, False, 1)
+block = torch.zeros(1 << 20, dtype=torch.uint8, device=sys.argv[2])
+handle.pin_device_tensor(block)
+handle.sync_pwrite(block, sys.argv[1], 0)
+"""
+_GDS_PROBE_S = 300  # the op may have to be compiled
+
+
+def why_no_gds(options: Options) -> str:
+    """Empty if DeepSpeed writes through GPUDirect Storage here. It is tried in another process: where it
+    cannot, it ends the one it is in."""
+    path = options.folder / f"headrace-gds-probe-{os.getpid()}"
+    command = [sys.executable, "-c", _GDS_PROBE, str(path), options.device]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_GDS_PROBE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"DeepSpeed's gds_handle did not write within {_GDS_PROBE_S} s"
+    finally:
+        path.unlink(missing_ok=True)
+    if ran.returncode == 0:
+        return ""
+    said = [line for line in (ran.stderr + ran.stdout).splitlines() if line.strip()]
+    reason = next((line for line in reversed(said) if "error" in line.lower()), "it said nothing")
+    return f"DeepSpeed's gds_handle cannot write to {options.folder}: {reason.strip()[:LINE_MAX]}"
 
 
 def use_an_utils_op() -> str:
