@@ -28,6 +28,7 @@ enum class DType : uint8_t {
   float32,
   float64,
   complex32,
+  bcomplex32,  // two bfloat16
   complex64,
   complex128,
   float8_e4m3fn,

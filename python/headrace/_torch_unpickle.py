@@ -128,7 +128,12 @@ def _resolve(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     if attribute.endswith("Storage") and attribute not in ("UntypedStorage", "TypedStorage"):
         return _StorageKind(torch.uint8)
-    return getattr(importlib.import_module(_RENAMED.get(module, module)), attribute)
+    try:
+        return getattr(importlib.import_module(_RENAMED.get(module, module)), attribute)
+    except AttributeError:
+        raise ValueError(
+            f"torch {torch.__version__} has no {name}, which the file needs; a newer torch may read it"
+        ) from None
 
 
 def _build(instance: Any, state: Any) -> None:
@@ -174,13 +179,19 @@ def refuse_unsafe(file: CheckpointFile) -> None:
     allowed = set()
     for one in torch.serialization.get_safe_globals():
         allowed.add(one[1] if isinstance(one, tuple) else f"{one.__module__}.{one.__qualname__}")
-    refused = [name for name in file.globals(known=False) if name not in allowed]
+    refused = [name for name in file.globals(known=False) if name not in allowed and not _is_dtype(name)]
     if refused:
         raise pickle.UnpicklingError(
             f"{file.name!r} needs {', '.join(refused)}, which weights_only=True does not admit. If you trust "
             "its source, declare them with torch.serialization.add_safe_globals, or load with "
             "weights_only=False, which can run any code that the file contains."
         )
+
+
+def _is_dtype(name: str) -> bool:
+    """True for an element type of this torch: one that is younger than headrace goes to torch's unpickler."""
+    module, _, attribute = name.rpartition(".")
+    return module == "torch" and isinstance(getattr(torch, attribute, None), torch.dtype)
 
 
 def unpickle(

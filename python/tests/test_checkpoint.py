@@ -19,7 +19,10 @@ from checkpoint_support import raw  # noqa: E402
 from headrace import _core  # noqa: E402
 
 # torch warns of its type complex32 wherever it makes such a tensor.
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
+    pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants"),
+]
 
 
 def state() -> dict[str, Any]:

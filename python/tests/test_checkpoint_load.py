@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import struct
 import zipfile
 from collections import OrderedDict
@@ -20,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 import headrace
 from checkpoint_support import assert_same, only, raw
+from headrace import _torch_unpickle
 from headrace._default import default_handle
 from support import open_descriptors, run_script
 
@@ -399,6 +401,41 @@ def test_safe_globals_of_the_user_are_admitted(tmp_path: Path) -> None:
         headrace.load(tmp_path / "a.pt")
     with torch.serialization.safe_globals([datetime.timedelta]):
         assert_same({"when": datetime.timedelta(3), "a": torch.ones(2)}, headrace.load(tmp_path / "a.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_element_types_younger_than_headrace_or_than_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class File:
+        name = "a.pt"
+
+        @staticmethod
+        def globals(known: bool) -> list[str]:
+            return ["torch.float99"]
+
+    file: Any = File()
+    with pytest.raises(pickle.UnpicklingError, match=r"needs torch\.float99, which weights_only=True"):
+        _torch_unpickle.refuse_unsafe(file)
+    monkeypatch.setattr(torch, "float99", torch.ones, raising=False)
+    with pytest.raises(pickle.UnpicklingError, match=r"torch\.float99"):
+        _torch_unpickle.refuse_unsafe(file)
+    monkeypatch.setattr(torch, "float99", torch.float32, raising=False)
+    _torch_unpickle.refuse_unsafe(file)
+    # As torch 2.14 writes it; an older torch has no such type.
+    headrace.save({"a": torch.zeros(4, dtype=torch.complex32)}, tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    if hasattr(torch, "bcomplex32"):
+        return
+    known, renamed = b"ctorch\ncomplex32\n", b"ctorch\nbcomplex32\n"
+    assert whole.count(known) == 1
+    with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(tmp_path / "b.pt", "w") as new:
+        for one in old.infolist():
+            new.writestr(one.filename, old.read(one).replace(known, renamed))
+    with pytest.raises(ValueError, match=r"has no torch\.bcomplex32, which the file needs; a newer torch"):
+        headrace.load(tmp_path / "b.pt")
+    with headrace.open(tmp_path / "b.pt") as opened:
+        assert list(opened.keys()) == ["a"]
 
 
 def test_weights_only_runs_nothing(tmp_path: Path) -> None:

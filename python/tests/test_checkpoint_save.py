@@ -27,7 +27,9 @@ from support import need_tool, run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
+    pytest.mark.filterwarnings("ignore:BComplex32 support is experimental"),
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants"),
     pytest.mark.filterwarnings("ignore:.*[Qq]uantiz.*deprecated"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
@@ -204,7 +206,9 @@ CONTAINERS = ["torch", "torch-legacy"]
 
 def legacy_lacks(name: str) -> bool:
     """torch writes these into its legacy container, and cannot read them."""
-    return name.startswith(("float8", "float4", "uint16", "uint32", "uint64", "complex32", "bits"))
+    return name.startswith(
+        ("float8", "float4", "uint16", "uint32", "uint64", "complex32", "bcomplex32", "bits")
+    )
 
 
 @pytest.mark.parametrize("name", ADMITTED)

@@ -25,6 +25,7 @@ constexpr std::array<DTypeFacts, kDTypeCount> kTable = {{
     {"float32", "F32", "FloatStorage", 32, 4},
     {"float64", "F64", "DoubleStorage", 64, 8},
     {"complex32", "", "", 32, 4},
+    {"bcomplex32", "", "", 32, 4},
     {"complex64", "C64", "ComplexFloatStorage", 64, 8},
     {"complex128", "", "ComplexDoubleStorage", 128, 16},
     {"float8_e4m3fn", "F8_E4M3", "", 8, 1},

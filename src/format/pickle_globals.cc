@@ -48,6 +48,7 @@ constexpr auto kRebuild = std::to_array<std::string_view>({
 });
 constexpr auto kConstants = std::to_array<std::string_view>({
     // Element types.
+    "bcomplex32",
     "bfloat16",
     "bits16",
     "bits1x8",
