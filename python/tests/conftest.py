@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,21 @@ import support
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WATCHDOG_S = 60
+LOCK_AGE_S = 1800  # a compile takes minutes
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "watchdog(seconds): ends a test that hangs; 60 s where this is not given"
     )
+    # DeepSpeed's ops are compiled by tests. A compile that was ended leaves a lock, and the next one waits
+    # for it for ever.
+    extensions = Path(
+        os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    )
+    for lock in extensions.glob("*/*/lock"):
+        if time.time() - lock.stat().st_mtime > LOCK_AGE_S:
+            lock.unlink(missing_ok=True)
     if config.option.basetemp is None:
         folder = support.disk_folder() / f"headrace-tests-{os.getpid()}"
         config.option.basetemp = str(folder)

@@ -205,7 +205,7 @@ TEST(HandleState, BeyondRequestsMaxASubmissionWaits) {
   World world({}, {.workers = 1, .requests_max = 3});
   world.system.put("/f", pattern(kMiB));
   const File file = open_sim(world.system, "/f", FileMode::read);
-  std::vector<std::byte> target(100 * 512);
+  std::vector<std::byte> target(size_t{100} * 512);
   std::vector<ReadItem> items;
   for (uint64_t i = 0; i < 100; ++i)
     items.push_back(

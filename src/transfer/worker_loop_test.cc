@@ -20,6 +20,7 @@ namespace {
 
 using namespace headrace::test;
 
+constexpr uint64_t kKiB = uint64_t{1} << 10;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // --- retries ---
@@ -163,7 +164,7 @@ TEST(WorkerLoop, TheLowestFailureWinsWhateverTheOrder) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     World world({.seed = seed}, {.workers = 2, .block_bytes = 4096, .queue_depth = 16});
     const std::shared_ptr<SimFile> file = world.system.put("/f", pattern(kMiB));
-    file->bad = {{.begin = 200 * 1024, .end = 204 * 1024}, {.begin = 600 * 1024, .end = 700 * 1024}};
+    file->bad = {{.begin = 200 * kKiB, .end = 204 * kKiB}, {.begin = 600 * kKiB, .end = 700 * kKiB}};
     const File open = open_sim(world.system, "/f", FileMode::read);
     std::vector<std::byte> target(kMiB);
     const Result<uint64_t> failed =
@@ -281,7 +282,7 @@ TEST(WorkerLoop, RequestsOfOnePriorityAreServedInTurn) {
     const std::string path = fmt::format("/{}", i);
     world.system.put(path, pattern(4096));
     transfers.push_back(*world.handle.read(open_sim(world.system, path, FileMode::read),
-                                           {.target = {target.data() + 4096 * i, 4096, {}}}));
+                                           {.target = {target.data() + ptrdiff_t{4096} * i, 4096, {}}}));
   }
   world.disk.release();
   for (const Transfer& transfer : transfers)

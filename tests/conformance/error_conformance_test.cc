@@ -82,6 +82,7 @@ TEST_P(ErrorConformance, PathsThatCannotBeOpenedSayWhy) {
   write_file(folder_.file("plain"), pattern(10));
   ASSERT_EQ(::symlink("loop", folder_.file("loop").c_str()), 0);
   const int listening = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_GE(listening, 0);
   sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
   std::snprintf(address.sun_path, sizeof address.sun_path, "%s", "conformance-socket");
   (void)::unlink("conformance-socket");
@@ -409,7 +410,7 @@ TEST_P(ErrorConformance, DescriptorsOfEveryKindWorkOrAreRefusedByErrno) {
 }
 
 TEST_P(ErrorConformance, ABlockDeviceIsAFileWithASize) {
-  constexpr uint64_t kDeviceBytes = 4 * kMiB + 3 * 512;  // its end is no multiple of a page
+  constexpr uint64_t kDeviceBytes = 4 * kMiB + uint64_t{3} * 512;  // its end is no multiple of a page
   const LoopDevice device("device", kDeviceBytes, 512);
   if (device.name().empty()) GTEST_SKIP() << "no loop device: " << device.why_not();
   const Result<File> file = File::open(device.name(), FileMode::update);

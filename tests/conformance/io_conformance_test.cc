@@ -62,7 +62,7 @@ class Memory {
  public:
   enum class Kind : uint8_t { heap, buffer };
   Memory(Kind kind, uint64_t bytes, uint64_t skew) : bytes_(bytes), skew_(skew) {
-    const uint64_t all = bytes + skew + 2 * 4096;
+    const uint64_t all = bytes + skew + uint64_t{2} * 4096;
     if (kind == Kind::buffer) {
       buffer_ = *Buffer::create(all);
       base_ = buffer_.data();

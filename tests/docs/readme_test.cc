@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "readme_snippet.h"
+#include "readme_snippet.inc"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
