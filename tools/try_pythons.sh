@@ -25,7 +25,7 @@ for version in "${versions[@]}"; do
       "$folder/bin/pip" install --quiet -r tools/requirements/build.txt -r tools/requirements/test.txt 'cmake>=3.26' ninja &&
       "$folder/bin/pip" wheel --quiet --no-build-isolation --no-deps --wheel-dir "$folder/wheel" . &&
       "$folder/bin/pip" install --quiet --no-deps --no-index "$folder"/wheel/headrace-*.whl &&
-      "$folder/bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' python/tests
+      "$folder/bin/python" -m pytest -q -rfE -p no:cacheprovider -m 'not slow' python/tests
   }; then
     tried+=("$version")
   else
@@ -40,7 +40,7 @@ newest=${versions[-1]}
 if [[ -n $stable_wheel && $stable_wheel != build/pythons/$newest/* ]]; then
   echo "== $(basename "$stable_wheel") with Python $newest"
   if "build/pythons/$newest/bin/pip" install --quiet --force-reinstall --no-deps --no-index "$stable_wheel" &&
-    "build/pythons/$newest/bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' python/tests; then
+    "build/pythons/$newest/bin/python" -m pytest -q -rfE -p no:cacheprovider -m 'not slow' python/tests; then
     tried+=("stable ABI on $newest")
   else
     failed+=("stable ABI on $newest")
