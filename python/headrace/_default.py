@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 
@@ -23,6 +24,12 @@ def default_handle() -> Handle:
         if _handle is None or _process != os.getpid():
             _handle, _process = Handle(), os.getpid()
         return _handle
+
+
+def need_torch(what: str) -> None:
+    """ImportError that says what to do, where there is no torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError(f"{what} needs torch, which is not installed: pip install torch", name="torch")
 
 
 def _forget_lock() -> None:

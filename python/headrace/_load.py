@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ._core import CheckpointFile
-from ._default import default_handle
+from ._default import default_handle, need_torch
 from ._shards import find_shards
 
 if TYPE_CHECKING:
@@ -67,10 +67,13 @@ def load(
         raise ValueError("mmap=True maps the file and into= fills other memory: choose one")
     if mmap and verify == "require":
         raise ValueError("mmap=True reads nothing, so verify='require' cannot be kept")
+    if into is not None and map_location is not None:
+        raise ValueError("into= fills tensors where they are, so map_location has no meaning with it")
+    need_torch("headrace.load")
     handle = handle or default_handle()
     paths, index = find_shards(os.fsdecode(path))
     if index is None and len(paths) == 1:
-        file = CheckpointFile(handle, path if not os.path.isdir(path) else paths[0], verify)
+        file = CheckpointFile(handle, path if paths == [os.fsdecode(path)] else paths[0], verify)
     else:
         files = {one: CheckpointFile(handle, one, verify) for one in paths}
         if into is not None:
@@ -343,6 +346,11 @@ def _fill(
 
     targets: dict[str, torch.Tensor] = {}
     _flatten(into, "", targets)
+    if not targets and into != {}:
+        raise TypeError(
+            "into= must be a dict of tensors, as model.state_dict() gives it; this "
+            f"{type(into).__name__} holds none"
+        )
     missing = targets.keys() - stored.keys()
     unexpected = stored.keys() - targets.keys()
     if missing or unexpected:

@@ -153,4 +153,8 @@ def open(path: Path, *, verify: Verify = "auto", handle: Handle | None = None) -
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"path must be str, bytes or os.PathLike, not {type(path).__name__}")
+    if os.fsdecode(path).endswith(".index.json"):
+        raise ValueError(
+            f"{path!r} is an index of several files: headrace.load takes it, and open one of its files"
+        )
     return Checkpoint(path, verify, handle)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
-from ._default import default_handle
+from ._default import default_handle, need_torch
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,9 @@ def save(
     The file is written under a temporary name in the same folder, synced and renamed; on any error the old
     file stays. ``durability="none"`` skips the syncs: after a power cut the file may be empty or torn.
     ``metadata``: texts for the header of a safetensors file. ``alignment``: of the records of a zip
-    container, a power of two from 64; at 4096 loaders read them in place. ``handle``: the Handle to write
-    with; by default one that the process shares.
+    container, a power of two from 64 to 32768; at 4096 loaders read them in place, and each storage takes
+    whole pages: thousands of tiny ones make a smaller file at 64, which is torch's own. ``handle``: the
+    Handle to write with; by default one that the process shares.
 
     Do not change the tensors while it runs. Raises TransferError (an OSError) with errno, filename and
     offset; ValueError for objects that the format cannot hold; what pickling raises.
@@ -75,6 +76,13 @@ def save(
     kind = _format_of(path, format)
     if metadata is not None and kind != "safetensors":
         raise ValueError(f"metadata is for safetensors files, and this is to be one of format {kind!r}")
+    if durability not in ("data", "none"):
+        raise ValueError(f"durability must be 'data' or 'none', not {durability!r}")
+    if not isinstance(alignment, int):
+        raise TypeError(f"alignment must be a number of bytes, not {type(alignment).__name__}")
+    if handle is not None and not isinstance(handle, _core.Handle):
+        raise TypeError(f"handle must be a headrace.Handle or None, not {type(handle).__name__}")
+    need_torch("headrace.save")
     handle = handle or default_handle()
     if kind == "torch":
         return _save_torch_zip(obj, path, durability, alignment, handle)

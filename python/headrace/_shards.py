@@ -13,6 +13,9 @@ from ._errors import FormatError
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _INDEX = ".index.json"
 _PART = re.compile(r"-(\d+)-of-(\d+)(\.[a-z]+)$")
+# What may follow the common start of the names of a checkpoint's files, and of its index.
+_REST = re.compile(r"(-\d+-of-\d+)?\.[a-z]+$")
+_INDEX_REST = re.compile(r"(\.[a-z]+)?\.index\.json$")
 _INDEX_BYTES_MAX = 1 << 30
 
 
@@ -33,11 +36,14 @@ def find_shards(path: str) -> tuple[list[str], dict[str, str] | None]:
         names = sorted(os.listdir(folder or "."))
     except OSError:
         names = []
+    rests = {n: n[len(start) :] for n in names if start and n.startswith(start)}
     found = [
-        os.path.join(folder, n) for n in names if start and n.startswith(start) and n.endswith(_SUFFIXES)
+        os.path.join(folder, n) for n, rest in rests.items() if _REST.match(rest) and n.endswith(_SUFFIXES)
     ]
-    indices = [os.path.join(folder, n) for n in names if start and n.startswith(start) and n.endswith(_INDEX)]
-    if len(indices) == 1:
+    indices = [os.path.join(folder, n) for n, rest in rests.items() if _INDEX_REST.match(rest)]
+    if len(indices) > 1:
+        raise ValueError(f"{path!r} begins the names of several indices: {_names(indices)}; name one of them")
+    if indices:
         return _of_index(indices[0], found)
     if not found:
         return [path], None  # opening it tells why it is not there
@@ -51,9 +57,7 @@ def _of_folder(path: str) -> tuple[list[str], dict[str, str] | None]:
     if len(indices) == 1:
         return _of_index(indices[0], files)
     if indices:
-        raise ValueError(
-            f"{path!r} has several indices: {', '.join(map(os.path.basename, indices))}; name one of them"
-        )
+        raise ValueError(f"{path!r} has several indices: {_names(indices)}; name one of them")
     # Weights in both forms are often shipped side by side.
     safe = [file for file in files if file.endswith(".safetensors")]
     chosen = safe or files
@@ -96,17 +100,29 @@ def _of_index(path: str, beside: list[str] | None = None) -> tuple[list[str], di
 
 
 def _complete(files: list[str], path: str) -> list[str]:
-    """The parts, if all of one set are there and nothing else is."""
+    """One file, or the parts if all of one set are there and nothing else is."""
     parts = [_PART.search(os.path.basename(file)) for file in files]
-    if not any(parts):
+    if len(files) == 1 and not parts[0]:
         return files
     totals = {(match[2], match[3]) if match else None for match in parts}
-    numbers = sorted(int(match[1]) for match in parts if match)
-    if len(totals) != 1:
+    if len(totals) != 1 or None in totals:
         raise ValueError(
-            f"{path!r} holds files of several checkpoints: {', '.join(map(os.path.basename, files[:8]))}"
+            f"{path!r} stands for files of several checkpoints: {_names(files)}; name one of them"
         )
     total = int(next(match[2] for match in parts if match))
-    if numbers not in (list(range(1, total + 1)), list(range(total))):
-        raise ValueError(f"{path!r}: {len(numbers)} of {total} parts are there")
+    numbers = sorted(int(match[1]) for match in parts if match)
+    first = 0 if 0 in numbers else 1
+    missing = sorted(set(range(first, first + total)) - set(numbers))
+    if missing:
+        raise ValueError(
+            f"{path!r}: {len(numbers)} of {total} parts are there ({_names(files)}); number {missing[0]} is "
+            "missing"
+        )
+    if len(numbers) != total:
+        raise ValueError(f"{path!r} stands for parts of several checkpoints: {_names(files)}")
     return files
+
+
+def _names(files: list[str]) -> str:
+    shown = ", ".join(map(os.path.basename, files[:8]))
+    return shown if len(files) <= 8 else f"{shown} and {len(files) - 8} more"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import headrace
 from checkpoint_support import assert_same, only
+from support import run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
@@ -128,3 +130,83 @@ def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "real" / "a.pt") == {"a": 2}
     only(tmp_path, "real", "link.pt")
     only(tmp_path / "real", "a.pt")
+
+
+def test_files_that_are_no_parts_of_one_checkpoint_are_not_put_together(tmp_path: Path) -> None:
+    def put(*names: str) -> None:
+        for i, name in enumerate(names):
+            headrace.save({f"t{i}": torch.ones(2)}, tmp_path / name)
+
+    put("model.pt", "optim.pt", "epoch-1.pt", "epoch-10.pt")
+    with pytest.raises(
+        ValueError, match=r"files of several checkpoints: epoch-1\.pt, epoch-10\.pt, model\.pt"
+    ):
+        headrace.load(tmp_path)
+    assert list(headrace.load(tmp_path / "epoch-1")) == ["t2"]
+    assert list(headrace.load(tmp_path / "model")) == ["t0"]
+    for start in ("mod", "epoch", "epoch-", "model.p"):
+        with pytest.raises(FileNotFoundError):
+            headrace.load(tmp_path / start)
+    put("model.safetensors")
+    with pytest.raises(ValueError, match=r"several checkpoints: model\.pt, model\.safetensors; name one"):
+        headrace.load(tmp_path / "model")
+    put("w-00001-of-00003.safetensors", "w-00003-of-00003.safetensors")
+    with pytest.raises(ValueError, match=r"2 of 3 parts are there .*number 2 is missing"):
+        headrace.load(tmp_path / "w")
+    put("w-00001-of-00003.safetensors", "w-00002-of-00003.safetensors", "w-00003-of-00003.safetensors")
+    assert sorted(headrace.load(tmp_path / "w")) == ["t0", "t1", "t2"]
+    put("w.safetensors")
+    with pytest.raises(ValueError, match="several checkpoints"):
+        headrace.load(tmp_path / "w")
+
+
+def test_wrong_arguments_are_refused_in_plain_words(tmp_path: Path) -> None:
+    obj = {"w": torch.ones(2)}
+    path = tmp_path / "a.pt"
+    refusals: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"durability": None}, ValueError, "durability must be 'data' or 'none', not None"),
+        ({"alignment": "4k"}, TypeError, "alignment must be a number"),
+        ({"alignment": 32}, headrace.InvalidRequestError, "power of two from 64 to 32768"),
+        ({"handle": 3}, TypeError, "handle must be a headrace.Handle or None, not int"),
+    ]
+    for arguments, kind, words in refusals:
+        with pytest.raises(kind, match=words):
+            headrace.save(obj, path, **arguments)
+    assert os.listdir(tmp_path) == []
+    headrace.save(obj, path)
+    with pytest.raises(TypeError, match=r"into= must be a dict of tensors.*Linear holds none"):
+        headrace.load(path, into=torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="map_location has no meaning"):
+        headrace.load(path, into=obj, map_location="cpu")
+    with pytest.raises(ValueError, match="index of several files"):
+        headrace.open(tmp_path / "model.safetensors.index.json")
+    done = run_script(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import importlib.util
+        importlib.util.find_spec = lambda name: None
+        import headrace
+        for call in (lambda: headrace.save({}, "a.pt"), lambda: headrace.load("a.pt")):
+            try:
+                call()
+            except ImportError as error:
+                print(error)
+        """
+    )
+    assert done.stdout.splitlines() == [
+        f"headrace.{name} needs torch, which is not installed: pip install torch" for name in ("save", "load")
+    ], done
+
+
+def test_other_kinds_of_files_are_named(tmp_path: Path) -> None:
+    import tarfile
+
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(__file__, "storages")
+    (tmp_path / "lfs").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    headrace.save({"w": torch.ones(200)}, tmp_path / "whole.safetensors")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole.safetensors").read_bytes()[:30])
+    for name, words in (("a.tar", "tar archive"), ("lfs", "git lfs pull"), ("cut", "header is cut off")):
+        with pytest.raises(headrace.FormatError, match=words):
+            headrace.load(tmp_path / name)

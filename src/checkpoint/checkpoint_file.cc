@@ -52,6 +52,24 @@ Result<std::vector<std::byte>> Reader::read_many(std::span<const Range> ranges) 
 
 namespace {
 
+// Of a file that is none of ours, by its first bytes.
+std::string what_else(std::span<const std::byte> first) {
+  const auto stands_at = [&](size_t at, std::string_view text) {
+    return first.size() >= at + text.size() &&
+           std::ranges::equal(first.subspan(at, text.size()), std::as_bytes(std::span(text)));
+  };
+  if (first.empty()) return "the file is empty";
+  if (std::ranges::all_of(first, [](std::byte byte) { return byte == std::byte{0}; }))
+    return "the file begins with zeros: it was never written whole, or was damaged";
+  if (stands_at(257, "ustar"))
+    return "this is a tar archive; if torch.save wrote it, before 2017, load it with torch.load and save it again";
+  if (stands_at(0, "version https://git-lfs"))
+    return "this is a pointer of Git LFS, not the file that it stands for: run git lfs pull";
+  if (first.size() > 8 && first[8] == std::byte{'{'})
+    return "this begins like a safetensors file whose header is cut off or damaged";
+  return "this is neither a file of torch.save nor of safetensors (tried: zip, legacy pickle, safetensors header)";
+}
+
 Result<CheckpointFormat> format_of(std::span<const std::byte> first, uint64_t file_bytes) {
   if (format::is_zip(first)) return CheckpointFormat::torch_zip;
   if (format::is_torch_legacy(first)) return CheckpointFormat::torch_legacy;
@@ -60,13 +78,7 @@ Result<CheckpointFormat> format_of(std::span<const std::byte> first, uint64_t fi
   if (first.size() > kLengthBytes && first[kLengthBytes] == std::byte{'{'} &&
       base::load_little<uint64_t>(first, 0) <= file_bytes)
     return CheckpointFormat::safetensors;
-  const bool zeros = std::ranges::all_of(first, [](std::byte byte) { return byte == std::byte{0}; });
-  return format::corrupt("load", 0,
-                         first.empty() ? "the file is empty"
-                         : zeros
-                             ? "the file begins with zeros: it was never written whole, or was damaged"
-                             : "this is neither a file of torch.save nor of safetensors (tried: zip, legacy pickle, "
-                               "safetensors header)");
+  return format::corrupt("load", 0, what_else(first));
 }
 
 }  // namespace

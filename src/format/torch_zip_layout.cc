@@ -77,11 +77,12 @@ uint64_t torch_zip_data_begin(uint64_t header_begin, uint64_t name_bytes, uint64
 
 Result<TorchZipLayout> TorchZipLayout::create(std::string archive, std::vector<ZipRecord> records,
                                               uint32_t alignment_bytes) {
+  constexpr uint32_t kAlignmentMin = 64;  // torch's own: every element type may lie there
   constexpr uint32_t kAlignmentMax = 32768;
   constexpr uint64_t kFileBytesMax = INT64_MAX;
-  if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kAlignmentMax)
-    return std::unexpected(
-        refused(fmt::format("alignment is {}; a power of two up to {} is allowed", alignment_bytes, kAlignmentMax)));
+  if (!std::has_single_bit(alignment_bytes) || alignment_bytes < kAlignmentMin || alignment_bytes > kAlignmentMax)
+    return std::unexpected(refused(fmt::format("alignment is {}; a power of two from {} to {} is allowed",
+                                               alignment_bytes, kAlignmentMin, kAlignmentMax)));
   if (records.empty()) return std::unexpected(refused("there is no record"));
   TorchZipLayout layout;
   layout.archive_ = std::move(archive);

@@ -116,7 +116,7 @@ TEST(TorchZip, OurLayoutOfTorchsRecordsIsTorchsFile) {
 }
 
 TEST(TorchZip, ReaderFindsWhatTheLayoutPlaced) {
-  for (const uint32_t alignment : {1U, 64U, 4096U, 32768U}) {
+  for (const uint32_t alignment : {64U, 128U, 4096U, 32768U}) {
     const std::string file = small_archive(alignment);
     const Archive archive = *open_archive(file);
     EXPECT_EQ(archive.contents.archive, "model");

@@ -37,6 +37,11 @@ def main(argv: list[str]) -> int:
     except (BenchError, OSError, MemoryError) as error:
         print(f"headrace bench: {error}", file=sys.stderr)
         return 1
+    except RuntimeError as error:  # torch's, of a full disk or of too little memory
+        from .setting import first_line
+
+        print(f"headrace bench: {first_line(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("headrace bench: interrupted", file=sys.stderr)
         return 130

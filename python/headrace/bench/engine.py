@@ -108,7 +108,8 @@ def _save_and_load(engine: Any, folder: Path, options: Options, row: Row) -> Non
     if ours != type(engine.checkpoint_engine).__module__.startswith("headrace."):
         raise BenchError(f"{row.tag}: DeepSpeed made a {type(engine.checkpoint_engine).__name__}")
     if ours:
-        warm_up(headrace.save, options.folder / f"{row.tag}_warm_up.pt", options)
+        about_bytes = models.bytes_of(engine.module)
+        warm_up(headrace.save, options.folder / f"{row.tag}_warm_up.pt", options, about_bytes)
     os.sync()
     prime(4 * models.bytes_of(engine.module))
     seconds, _ = timed(lambda: engine.save_checkpoint(save_dir=str(folder), tag=row.tag), options)

@@ -57,7 +57,7 @@ def save_all(
     """
     opened = [way for way in ways(options, tags) if not _skipped(way, report)]
     for way in opened:
-        warm_up(way.save, options.folder / f"{way.tag}_warm_up", options)
+        warm_up(way.save, options.folder / f"{way.tag}_warm_up", options, about_bytes)
     for number in range(options.rounds):
         for way in list(opened):
             path = options.folder / f"{way.tag}_{suffix}"
@@ -80,14 +80,14 @@ def save_all(
 
 
 class _PeerError(Exception):
-    """A writer of DeepSpeed failed: the other rows go on."""
+    """Another library failed: the other rows go on."""
 
 
 def _save_once(way: Way, obj: object, path: Path, options: Options, report: Report, rated_bytes: int) -> None:
     try:
         seconds, writer = timed(lambda: way.save(obj, path), options)
     except Exception as error:
-        if way.tag.startswith("test_ds"):
+        if way.tag.startswith("test_"):
             raise _PeerError(setting.first_line(error)) from error
         raise
     if not options.no_statistics and hasattr(writer, "_dump_state"):
@@ -109,12 +109,15 @@ def _skipped(way: Way, report: Report) -> bool:
     return bool(way.skipped)
 
 
-def warm_up(save: Save, path: Path, options: Options) -> None:
-    """One small save, so that memory which is taken at first use is there, as the pinned buffers are."""
+def warm_up(save: Save, path: Path, options: Options, about_bytes: int) -> None:
+    """One save that is not timed, so that memory which is taken at first use is there, as the pinned buffers
+    are: of the pinned buffer's size, and up to four times that where so much is to be saved."""
     import torch
 
     with contextlib.suppress(Exception):  # what does not work says so in its first round
-        save({"warm up": torch.zeros(options.io_buffer_mb << 20, dtype=torch.uint8)}, path)
+        buffer_bytes = options.io_buffer_mb << 20
+        size_bytes = min(max(about_bytes, buffer_bytes), 4 * buffer_bytes)
+        save({"warm up": torch.zeros(size_bytes, dtype=torch.uint8)}, path)
     path.unlink(missing_ok=True)
 
 

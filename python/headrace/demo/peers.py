@@ -118,10 +118,10 @@ class DeepSpeed(Peer):
 
 
 class Fio(Peer):
-    """What the device gives: io_uring, direct, 4 MiB x 32. Its own clock, so that starting it does not
-    count."""
+    """io_uring, direct, 4 MiB x 32, without reserved huge pages, which need root: headrace may be faster. Its
+    own clock, so that starting it does not count."""
 
-    name = "fio (the device)"
+    name = "fio, ordinary pages"
 
     def move(self, case: Case, folder: Path) -> None:
         path = folder / "fio"
