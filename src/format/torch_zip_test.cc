@@ -179,6 +179,7 @@ TEST(TorchZip, LayoutRefusesWhatTheFormatCannotHold) {
   EXPECT_FALSE(TorchZipLayout::create("a", {{"b", 1}}, 0).has_value());
   EXPECT_FALSE(TorchZipLayout::create("a", {{"b", 1}}, 96).has_value());
   EXPECT_FALSE(TorchZipLayout::create("a", {{"b", 1}}, 65536).has_value());
+  EXPECT_FALSE(TorchZipLayout::create("a", {{"b", 1}}, 32).has_value());
   EXPECT_FALSE(TorchZipLayout::create("a", {{std::string(65536, 'b'), 1}}, 64).has_value());
   EXPECT_FALSE(TorchZipLayout::create("a", {{"b", UINT64_MAX}}, 64).has_value());
   EXPECT_FALSE(TorchZipLayout::create("a", {{"b", INT64_MAX - 100}}, 64).has_value());
