@@ -81,6 +81,20 @@ def test_a_tensor_is_saved_in_every_way(
     assert os.listdir(tmp_path) == []
 
 
+def test_rows_are_separated_by_blanks_or_commas(tmp_path: Path) -> None:
+    def rows(*words: str) -> tuple[str, ...]:
+        return parse(
+            ["checkpoint", "tensor", "--mb_size", "1", "--rows", *words, "--folder", str(tmp_path)]
+        ).rows
+
+    assert (
+        rows("test_save", "headrace_save")
+        == rows("test_save,headrace_save")
+        == ("test_save", "headrace_save")
+    )
+    assert rows("test_save,", "headrace_save") == ("test_save", "headrace_save")
+
+
 def test_gds_is_tried_in_a_process_that_it_may_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site" / "deepspeed" / "ops"
     package.mkdir(parents=True)

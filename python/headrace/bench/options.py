@@ -126,6 +126,17 @@ def _parser(benchmark: str, parser: argparse.ArgumentParser) -> None:
     own.add_argument("--json", action="store_true", help="print the result as JSON; the lines go to stderr")
 
 
+def _rows_apart(argv: list[str]) -> list[str]:
+    """Names of rows may be separated by commas, too, as those of ./dev bench are."""
+    apart: list[str] = []
+    of_rows = False
+    for word in argv:
+        if word.startswith("--"):
+            of_rows = word == "--rows"
+        apart.extend(filter(None, word.split(",")) if of_rows else [word])
+    return apart
+
+
 def parse(argv: list[str]) -> Options:
     """The options, checked against each other. What is wrong exits with 2."""
     top = argparse.ArgumentParser(prog="headrace bench")
@@ -136,7 +147,7 @@ def parse(argv: list[str]) -> Options:
     parsers = {name: checkpoint.add_parser(name, help=text) for name, text in SUMMARIES.items()}
     for name, parser in parsers.items():
         _parser(name, parser)
-    values = vars(top.parse_args(argv))
+    values = vars(top.parse_args(_rows_apart(argv)))
     values["rows"] = tuple(values["rows"])
     options = Options(**values)
     parser = parsers[options.benchmark]
