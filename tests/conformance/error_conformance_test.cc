@@ -35,6 +35,12 @@ using namespace headrace::test;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uid_t kNobody = 65534;
 
+// In a child process: an ordinary user whose current folder this is. What lies above it, such as /root, may be closed to others.
+bool become_nobody_in(const TestFolder& folder) {
+  return ::chdir(folder.path().c_str()) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+         ::setresuid(kNobody, kNobody, kNobody) == 0;
+}
+
 class ErrorConformance : public testing::TestWithParam<EngineKind> {
  protected:
   void SetUp() override {
@@ -147,12 +153,12 @@ TEST_P(ErrorConformance, AnotherUserIsDenied) {
   write_file(folder_.file("secret"), pattern(100));
   ASSERT_EQ(::chmod(folder_.file("secret").c_str(), 0600), 0);
   const int status = run_in_child([&] {
-    if (::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0) return 1;
-    const Result<File> secret = File::open(folder_.file("secret"), FileMode::read);
+    if (!become_nobody_in(folder_)) return 1;
+    const Result<File> secret = File::open("secret", FileMode::read);
     if (secret || secret.error().errno_value != EACCES) return 2;
-    const Result<File> made = File::open(folder_.file("new"), FileMode::update);
+    const Result<File> made = File::open("new", FileMode::update);
     if (made || made.error().errno_value != EACCES) return 3;
-    const Result<AtomicFile> replaced = AtomicFile::create(folder_.file("secret"), {.size_bytes = 10});
+    const Result<AtomicFile> replaced = AtomicFile::create("secret", {.size_bytes = 10});
     if (replaced || replaced.error().errno_value != EACCES) return 4;
     return 0;
   });
@@ -166,10 +172,10 @@ TEST_P(ErrorConformance, AWriteOnlyFileIsWrittenAndNotRead) {
   write_file(folder_.file("f"), pattern(100'000));
   ASSERT_EQ(::chmod(folder_.file("f").c_str(), 0222), 0);
   const int status = run_in_child([&] {
-    if (::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0) return 1;
+    if (!become_nobody_in(folder_)) return 1;
     Result<Handle> handle = Handle::create({.engine = GetParam(), .workers = 1});
     if (!handle) return 2;
-    const Result<File> file = File::open(folder_.file("f"), FileMode::update);
+    const Result<File> file = File::open("f", FileMode::update);
     if (!file) return 3;
     std::vector<std::byte> bytes(50'000, std::byte{3});
     if (!handle->write(*file, {.offset_bytes = 10, .source = {bytes.data(), bytes.size(), {}}})->result()) return 4;
@@ -281,13 +287,13 @@ TEST_P(ErrorConformance, TheLockedMemoryLimitCostsRegistrationOnly) {
   write_file(folder_.file("f"), pattern(8 * kMiB));
   ASSERT_EQ(::chmod(folder_.file("f").c_str(), 0666), 0);
   const int status = in_limited_child(RLIMIT_MEMLOCK, 64 << 10, [&] {
-    if (::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0) return 1;
+    if (!become_nobody_in(folder_)) return 1;
     Result<Handle> handle = Handle::create({.engine = GetParam(), .workers = 2});
     if (!handle) return 2;
     const Result<Buffer> buffer = Buffer::create(8 * kMiB);
     if (!buffer) return 3;
-    const Transfer transfer = *handle->read(*File::open(folder_.file("f"), FileMode::read),
-                                            {.target = buffer->region(), .cache = CacheMode::bypass});
+    const Transfer transfer =
+        *handle->read(*File::open("f", FileMode::read), {.target = buffer->region(), .cache = CacheMode::bypass});
     if (transfer.result().value_or(0) != 8 * kMiB) return 4;
     if (std::memcmp(buffer->data(), pattern(8 * kMiB).data(), 8 * kMiB) != 0) return 5;
     if (transfer.route()->registered_bytes == 8 * kMiB) return 6;
