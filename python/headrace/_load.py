@@ -346,7 +346,7 @@ def _fill(
 
     targets: dict[str, torch.Tensor] = {}
     _flatten(into, "", targets)
-    if not targets and into != {}:
+    if not targets and not (isinstance(into, dict) and not into):
         raise TypeError(
             "into= must be a dict of tensors, as model.state_dict() gives it; this "
             f"{type(into).__name__} holds none"

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,6 +58,26 @@ def status_bytes(field: str) -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
+
+
+@contextlib.contextmanager
+def highest_resident() -> Iterator[Callable[[], int]]:
+    """The call tells, after the block, the most bytes that were resident in it above those before."""
+    before = highest = status_bytes("VmRSS")
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(0.002):
+            highest = max(highest, status_bytes("VmRSS"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: highest - before
+    finally:
+        done.set()
+        watcher.join()
 
 
 def is_mapped(address: int, size: int) -> bool:

@@ -18,7 +18,7 @@ import headrace
 import headrace.safetensors
 from checkpoint_support import assert_same
 from headrace import _core, _device, _load, _torch_unpickle
-from support import run_script, status_bytes
+from support import highest_resident, run_script
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MIB = 1 << 20
@@ -132,24 +132,10 @@ def test_what_a_copy_raises_comes_out_and_the_old_file_stays(
 def test_the_host_holds_a_part_of_it_only(tmp_path: Path, placed: list[int]) -> None:
     obj = torch.ones(300 * MIB, dtype=torch.uint8, device=DEVICE)
     headrace.save(torch.ones(2 * MIB, dtype=torch.uint8, device=DEVICE), tmp_path / "warm.pt")
-    before = status_bytes("VmRSS")
-    highest = 0
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal highest
-        while not done.wait(0.002):
-            highest = max(highest, status_bytes("VmRSS"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with highest_resident() as highest:
         headrace.save(obj, tmp_path / "a.pt")
-    finally:
-        done.set()
-        watcher.join()
     assert placed[-1] == 300 * MIB
-    assert before < highest < before + 200 * MIB
+    assert 0 < highest() < 200 * MIB
 
 
 def test_ctrl_c_ends_it(tmp_path: Path, placed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,32 +220,23 @@ def test_a_damaged_record_is_told_and_nothing_is_left_reading(
 
 def test_the_host_holds_a_few_parts_of_what_is_loaded(tmp_path: Path, leaving: str) -> None:
     script = f"""
-import sys, threading, torch, headrace
+import sys, torch, headrace
 from headrace import _torch_unpickle
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from support import run_script, status_bytes
+from support import highest_resident
 restored = []
 def restore(storage, where):
     restored.append(storage.nbytes())
     return torch.UntypedStorage(1)
 _torch_unpickle.restorer = lambda _: restore
 _torch_unpickle.leaves_host = lambda *_: True
-before = status_bytes("VmRSS")
-highest, done = before, threading.Event()
-def watch():
-    global highest
-    while not done.wait(0.002):
-        highest = max(highest, status_bytes("VmRSS"))
-watcher = threading.Thread(target=watch)
-watcher.start()
-try:
-    headrace.load({str(tmp_path / "a.safetensors")!r}, map_location="cuda")
-except RuntimeError:
-    pass  # the storages are too short for the tensors
-done.set()
-watcher.join()
+with highest_resident() as highest:
+    try:
+        headrace.load({str(tmp_path / "a.safetensors")!r}, map_location="cuda")
+    except RuntimeError:
+        pass  # the storages are too short for the tensors
 assert len(restored) == 30 and sum(restored) == 600 << 20, restored
-print((highest - before) >> 20)
+print(highest() >> 20)
 """
     headrace.save(
         {f"t{i}": torch.ones(20 * MIB, dtype=torch.uint8) for i in range(30)}, tmp_path / "a.safetensors"

@@ -176,6 +176,11 @@ def test_wrong_arguments_are_refused_in_plain_words(tmp_path: Path) -> None:
     headrace.save(obj, path)
     with pytest.raises(TypeError, match=r"into= must be a dict of tensors.*Linear holds none"):
         headrace.load(path, into=torch.nn.Linear(2, 2))
+    for arrays in ({"w": [1.0, 2.0]}, memoryview(b"ab"), torch.ones(2).numpy()):
+        with pytest.raises(TypeError, match=r"into= must be a dict of tensors"):
+            headrace.load(path, into=arrays)
+    with pytest.raises(KeyError, match="'w'"):
+        headrace.load(path, into={})
     with pytest.raises(ValueError, match="map_location has no meaning"):
         headrace.load(path, into=obj, map_location="cpu")
     with pytest.raises(ValueError, match="index of several files"):

@@ -21,26 +21,9 @@ torch = pytest.importorskip("torch")
 
 import headrace
 import headrace.torch
-from headrace.fastpersist import FastFileWriter, FastFileWriterConfig
+from stream_support import MAKERS, MIB, OLD, fast
+from stream_support import path_of_an_old_file as path_of_an_old_file
 from support import loop_ext4, mounted, need_tool, run_script, status_bytes
-
-MIB = 1 << 20
-OLD = b"the old checkpoint"
-
-
-def fast(path: Path, pinned: Any = None) -> FastFileWriter:
-    return FastFileWriter(path, FastFileWriterConfig(None, pinned))
-
-
-MAKERS = [headrace.torch.writer, fast]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A file that stands there already."""
-    (tmp_path / "a").write_bytes(OLD)
-    return tmp_path / "a"
-
 
 # ---- space, memory, time ----
 

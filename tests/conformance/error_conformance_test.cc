@@ -33,14 +33,6 @@ namespace {
 using namespace headrace::test;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uid_t kNobody = 65534;
-
-// In a child process: an ordinary user whose current folder this is. What lies above it, such as /root, may be closed to others.
-bool become_nobody_in(const TestFolder& folder) {
-  return ::chdir(folder.path().c_str()) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
-         ::setresuid(kNobody, kNobody, kNobody) == 0;
-}
-
 class ErrorConformance : public testing::TestWithParam<EngineKind> {
  protected:
   void SetUp() override {
@@ -153,7 +145,7 @@ TEST_P(ErrorConformance, AnotherUserIsDenied) {
   write_file(folder_.file("secret"), pattern(100));
   ASSERT_EQ(::chmod(folder_.file("secret").c_str(), 0600), 0);
   const int status = run_in_child([&] {
-    if (!become_nobody_in(folder_)) return 1;
+    if (!become_nobody_in(folder_.path())) return 1;
     const Result<File> secret = File::open("secret", FileMode::read);
     if (secret || secret.error().errno_value != EACCES) return 2;
     const Result<File> made = File::open("new", FileMode::update);
@@ -172,7 +164,7 @@ TEST_P(ErrorConformance, AWriteOnlyFileIsWrittenAndNotRead) {
   write_file(folder_.file("f"), pattern(100'000));
   ASSERT_EQ(::chmod(folder_.file("f").c_str(), 0222), 0);
   const int status = run_in_child([&] {
-    if (!become_nobody_in(folder_)) return 1;
+    if (!become_nobody_in(folder_.path())) return 1;
     Result<Handle> handle = Handle::create({.engine = GetParam(), .workers = 1});
     if (!handle) return 2;
     const Result<File> file = File::open("f", FileMode::update);
@@ -287,7 +279,7 @@ TEST_P(ErrorConformance, TheLockedMemoryLimitCostsRegistrationOnly) {
   write_file(folder_.file("f"), pattern(8 * kMiB));
   ASSERT_EQ(::chmod(folder_.file("f").c_str(), 0666), 0);
   const int status = in_limited_child(RLIMIT_MEMLOCK, 64 << 10, [&] {
-    if (!become_nobody_in(folder_)) return 1;
+    if (!become_nobody_in(folder_.path())) return 1;
     Result<Handle> handle = Handle::create({.engine = GetParam(), .workers = 2});
     if (!handle) return 2;
     const Result<Buffer> buffer = Buffer::create(8 * kMiB);

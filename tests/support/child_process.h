@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <string>
 
 #if defined(__SANITIZE_THREAD__)
 // ThreadSanitizer ends a forked child that starts threads, unless told otherwise. And it does not see liburing unmap a
@@ -45,6 +46,13 @@ int run_in_child(Body body) {
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 200 + WTERMSIG(status);
+}
+
+// In a child: an ordinary user whose current folder this is. What lies above it, such as /root, may be closed to others.
+inline bool become_nobody_in(const std::string& folder) {
+  constexpr uid_t kNobody = 65534;
+  return ::chdir(folder.c_str()) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+         ::setresuid(kNobody, kNobody, kNobody) == 0;
 }
 
 struct Denial {
