@@ -30,6 +30,7 @@ DCP = "torch DCP, 2 threads"
 SERIALIZER = "tensorizer"
 SAVING_PEERS = (TORCH_ZIP, TORCH_LEGACY, SAVE_FILE, FASTPERSIST, DCP, SERIALIZER)
 
+BARE_LOOP = "a bare loop of direct reads, no sums"
 TORCH_LOAD = "torch.load"
 TORCH_MAPPED = "torch.load mmap=True"
 TORCH_INTO = "torch.load mmap=True, copied"
@@ -138,6 +139,7 @@ def load_scene(tensors: dict[str, Any], no_huge_pages: str) -> Scene:
             1.0,
             **ours_safetensors,
         ),
+        entry(BARE_LOOP, "load_bare", common, ("load",), 1.0, **ours_safetensors),
         entry(TORCH_LOAD, "load_torch", common, new, 2.0, **theirs),
         entry(TORCH_MAPPED, "load_torch", mapped, maps, 1.0, **theirs),
         entry(TORCH_INTO, "load_torch", {**mapped, "into": True}, into, 1.0, **theirs),
@@ -180,6 +182,7 @@ def load_checks(words: str) -> Iterable[Check]:
         yield check("load", contender, "rate", 0.88, FIO, best="fio")
         yield check("load", contender, "rate", 1.1, *COPYING_PEERS, *MAPPING_PEERS, best="the best peer")
         yield check("load", contender, "cpu", 0.13)
+        yield check("load", contender, "cpu", 1.3, BARE_LOOP, best="a bare loop")
         yield check("load", contender, "memory", MEMORY_MIB_MAX)
     for contender in (HEADRACE, HEADRACE_SAFETENSORS, HEADRACE_FOREIGN):
         yield check("load_warm", contender, "rate", 1.0, *COPYING_PEERS, best="the best copying peer")

@@ -29,6 +29,7 @@ KINDS = {
     "random_read": ("program_contenders", "RandomRead"),
     "save_headrace": ("checkpoint_contender", "HeadraceSaver"),
     "load_headrace": ("checkpoint_contender", "HeadraceLoader"),
+    "load_bare": ("checkpoint_contender", "BareLoop"),
     "slice_headrace": ("checkpoint_contender", "HeadraceSlicer"),
     "save_torch": ("checkpoint_peers", "TorchSaver"),
     "load_torch": ("checkpoint_peers", "TorchLoader"),
