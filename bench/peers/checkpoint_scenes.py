@@ -116,6 +116,7 @@ def load_scene(tensors: dict[str, Any], no_huge_pages: str) -> Scene:
         replace(
             fio(FIO, no_huge_pages, "4M", 32),
             operations=("load", "load_into"),
+            source="headrace.pt",  # where a file lies on the disk alone made 15 % of difference
             does={"load": "read", "load_into": "read"},
         ),
         entry(HEADRACE, "load_headrace", common, new, 1.0, **ours),
