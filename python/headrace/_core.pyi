@@ -510,7 +510,7 @@ class CheckpointFile:
         Ranges of storages into memory: (storage, offset in it, address, bytes) each.
         """
 
-    def replay(self, table: dict[str, object], storages: list[object], build: object) -> object:
+    def replay(self, table: dict[str, object], storages: list[object], build: object, empty_like: object) -> object:
         """
-        Makes the pickle's object from the globals in `table`; `build` applies a state to an object.
+        Makes the pickle's object from the globals in `table`; `build` applies a state to an object, `empty_like` gives a storage without bytes the dtype of a reference to it.
         """

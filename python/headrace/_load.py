@@ -6,12 +6,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from ._bounds import Filled, has_plain_memory, refuse_overlaps, refuse_short_storage
 from ._core import CheckpointFile
 from ._default import default_handle, need_torch
+from ._errors import FormatError
 from ._shards import find_shards
 
 if TYPE_CHECKING:
@@ -73,7 +76,13 @@ def load(
     handle = handle or default_handle()
     paths, index = find_shards(os.fsdecode(path))
     if index is None and len(paths) == 1:
-        file = CheckpointFile(handle, path if paths == [os.fsdecode(path)] else paths[0], verify)
+        name = path if paths == [os.fsdecode(path)] else paths[0]
+        try:
+            file = CheckpointFile(handle, name, verify)
+        except FormatError as error:
+            if weights_only or into is not None or error.operation != "read pickle":
+                raise
+            return _load_any_pickle(name, error, map_location, verify, mmap)
     else:
         files = {one: CheckpointFile(handle, one, verify) for one in paths}
         if into is not None:
@@ -211,6 +220,20 @@ def _restored(
     return [restore(storage, where) for storage, where in zip(loaded, locations, strict=True)]
 
 
+def _load_any_pickle(
+    path: Path, refused: FormatError, map_location: MapLocation, verify: Verify, mmap: bool
+) -> Any:
+    """What uses more of pickle than the restricted reader takes: another protocol, a tuple that holds itself."""
+    import torch
+
+    if verify == "require":
+        raise refused
+    try:
+        return torch.load(os.fsdecode(path), map_location=map_location, weights_only=False, mmap=mmap)
+    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
+        raise refused from None
+
+
 def _load_torch(
     file: CheckpointFile,
     map_location: MapLocation,
@@ -298,17 +321,7 @@ def view_of(
     return torch._neg_view(view) if "neg" in bits else view
 
 
-def _refuse_overlaps(reads: list[tuple[int, int, Any]]) -> None:
-    """ValueError if two of (address, end, what of the file) would fill one memory with different bytes."""
-    reads.sort(key=lambda read: read[:2])
-    for one, other in itertools.pairwise(reads):
-        if other[0] < one[1] and (one[:2] != other[:2] or one[2][1:] != other[2][1:]):
-            raise ValueError(
-                f"{one[2][0]!r} and {other[2][0]!r} of into= share memory, and in the file they do not"
-            )
-
-
-def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
+def _flatten(value: Any, prefix: str, found: dict[str, Any], around: tuple[int, ...] = ()) -> None:
     """The tensors in nested dicts, lists and tuples, by the names that the file gives them."""
     from collections.abc import Mapping
 
@@ -318,12 +331,17 @@ def _flatten(value: Any, prefix: str, found: dict[str, Any]) -> None:
         if prefix in found:
             raise ValueError(f"into= holds two tensors whose keys both make the name {prefix!r}")
         found[prefix] = value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _flatten(item, f"{prefix}.{key}" if prefix else str(key), found)
+        return
+    if isinstance(value, Mapping):
+        items: Any = value.items()
     elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            _flatten(item, f"{prefix}.{i}" if prefix else str(i), found)
+        items = enumerate(value)
+    else:
+        return
+    if id(value) in around:
+        raise ValueError(f"into= holds itself at {prefix!r}")
+    for key, item in items:
+        _flatten(item, f"{prefix}.{key}" if prefix else str(key), found, (*around, id(value)))
 
 
 def _some(names: set[str]) -> str:
@@ -362,7 +380,7 @@ def _fill(
         raise KeyError(f"{path!r} does not hold the tensors of into=: {'; '.join(parts)}")
     reads: dict[CheckpointFile, list[tuple[int, int, int, int]]] = {}
     later: dict[CheckpointFile, list[tuple[torch.Tensor, tuple[Any, ...]]]] = {}
-    filled: list[tuple[int, int, tuple[Any, ...]]] = []
+    filled: list[Filled] = []
     for name, target in targets.items():
         if target.is_meta or target.is_quantized:
             what = "it has no memory (meta)" if target.is_meta else "its scale would stay (quantised)"
@@ -378,14 +396,15 @@ def _fill(
                 f"tensor {name!r} is {dtype} of shape {shape} in the file, and "
                 f"{str(target.dtype)[6:]} of shape {list(target.shape)} in into="
             )
+        refuse_short_storage(name, target)
+        stored_as = (dtype, storage, offset, shape, strides, bits)
+        if has_plain_memory(target):
+            filled.append(Filled(name, target, (id(file), *_content(target, stored_as))))
         if contiguous and _is_plain(target):
             reads.setdefault(file, []).append((storage, offset, target.data_ptr(), nbytes))
-            if nbytes:
-                begin = target.data_ptr()
-                filled.append((begin, begin + nbytes, (name, id(file), storage, offset)))
         else:
-            later.setdefault(file, []).append((target, (dtype, storage, offset, shape, strides, bits)))
-    _refuse_overlaps(filled)
+            later.setdefault(file, []).append((target, stored_as))
+    refuse_overlaps(filled)
     try:
         for file, wanted in reads.items():
             file.read(handle, wanted, verify)
@@ -404,14 +423,23 @@ def _fill(
     return into
 
 
+def _content(target: Any, stored_as: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a target's memory will hold: equal for two whose common elements get the same bytes."""
+    _, storage, offset, shape, strides, bits = stored_as
+    laid_out = [
+        size == 1 or own == theirs
+        for size, own, theirs in zip(shape, target.stride(), strides, strict=True)
+    ]
+    if all(laid_out) and not bits and not target.is_conj() and not target.is_neg():
+        return storage, offset - target.data_ptr()  # byte for byte as in the file
+    return storage, offset, str(strides), bits, target.data_ptr(), target.shape, target.stride()
+
+
 def _is_plain(target: Any) -> bool:
     """True if its bytes are its elements in order, on the host."""
-    import torch
-
     return (
-        type(target) in (torch.Tensor, torch.nn.Parameter)
+        has_plain_memory(target)
         and target.device.type == "cpu"
-        and target.layout == torch.strided
         and target.is_contiguous()
         and not target.is_conj()
         and not target.is_neg()

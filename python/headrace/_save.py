@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
+from ._bounds import refuse_short_storage
 from ._default import default_handle, need_torch
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def save(
         raise ValueError(f"durability must be 'data' or 'none', not {durability!r}")
     if not isinstance(alignment, int):
         raise TypeError(f"alignment must be a number of bytes, not {type(alignment).__name__}")
+    if not 0 <= alignment < 1 << 32:  # what is left of it, the layout judges
+        raise ValueError(f"alignment must be a power of two from 64 to 32768, not {alignment}")
     if handle is not None and not isinstance(handle, _core.Handle):
         raise TypeError(f"handle must be a headrace.Handle or None, not {type(handle).__name__}")
     need_torch("headrace.save")
@@ -176,6 +179,7 @@ def packed_tensor(name: str, value: object, device: DeviceMemory | None = None) 
         raise ValueError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
     if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
         raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
+    refuse_short_storage(name, value)
     plain = value.detach().resolve_conj().resolve_neg()
     address = None
     if device and type(plain) is torch.Tensor and plain.is_contiguous():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -72,6 +73,8 @@ def _of_index(path: str, beside: list[str] | None = None) -> tuple[list[str], di
         error._message = f"index {path!r}: {what}"
         return error
 
+    if not os.path.isfile(path):
+        raise broken("it is no ordinary file")
     if os.path.getsize(path) > _INDEX_BYTES_MAX:
         raise broken("it is larger than 1 GiB")
     try:
@@ -104,21 +107,20 @@ def _complete(files: list[str], path: str) -> list[str]:
     parts = [_PART.search(os.path.basename(file)) for file in files]
     if len(files) == 1 and not parts[0]:
         return files
-    totals = {(match[2], match[3]) if match else None for match in parts}
-    if len(totals) != 1 or None in totals:
+    sets = {(match.string[: match.start()], match[2], match[3]) if match else None for match in parts}
+    if len(sets) != 1 or None in sets:
         raise ValueError(
             f"{path!r} stands for files of several checkpoints: {_names(files)}; name one of them"
         )
     total = int(next(match[2] for match in parts if match))
-    numbers = sorted(int(match[1]) for match in parts if match)
+    numbers = {int(match[1]) for match in parts if match}
     first = 0 if 0 in numbers else 1
-    missing = sorted(set(range(first, first + total)) - set(numbers))
-    if missing:
+    missing = next(number for number in itertools.count(first) if number not in numbers)
+    if missing < first + total:
         raise ValueError(
-            f"{path!r}: {len(numbers)} of {total} parts are there ({_names(files)}); number {missing[0]} is "
-            "missing"
+            f"{path!r}: {len(numbers)} of {total} parts are there ({_names(files)}); number {missing} is missing"
         )
-    if len(numbers) != total:
+    if len(files) != total:
         raise ValueError(f"{path!r} stands for parts of several checkpoints: {_names(files)}")
     return files
 

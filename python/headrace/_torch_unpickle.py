@@ -113,6 +113,11 @@ def typed(storage: torch.UntypedStorage, dtype: str | None) -> torch.storage.Typ
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=kind, _internal=True)
 
 
+def _empty_like(storage: torch.storage.TypedStorage, dtype: str | None) -> torch.storage.TypedStorage:
+    """Storages without bytes have the type that each reference gives them, as in torch.load."""
+    return typed(storage._untyped_storage, dtype)
+
+
 class _StorageKind:
     """Stands for a storage class of torch in a pickle: names the type of a storage, and nothing else."""
 
@@ -151,7 +156,7 @@ def replay(file: CheckpointFile, storages: list[Any]) -> Any:
     table = {name: _resolve(name) for name in file.globals(known=True)}
     if _REBUILD in table:
         table[_REBUILD] = _rebuild_tensor
-    obj = file.replay(table, storages, _build)
+    obj = file.replay(table, storages, _build, _empty_like)
     _validate_sparse()
     return obj
 
@@ -204,7 +209,12 @@ def unpickle(
             return saved_id[1]  # legacy: a class, and its source, which torch compares and only warns about
         if not isinstance(saved_id, tuple) or len(saved_id) < 3 or _text(saved_id[0]) != "storage":
             raise pickle.UnpicklingError(f"unknown persistent id {saved_id!r}")
-        return storages[_text(saved_id[2])]
+        storage = storages[_text(saved_id[2])]
+        if storage.nbytes() == 0 and saved_id[1] is not torch.UntypedStorage:
+            return torch.storage.TypedStorage(
+                wrap_storage=storage._untyped_storage, dtype=saved_id[1].dtype, _internal=True
+            )
+        return storage
 
     text = io.BytesIO(file.pickle)
     if weights_only:

@@ -16,6 +16,7 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from ._bounds import extent_of
 from ._default import default_handle
 from ._errors import FormatError, TransferError
 from ._load import view_of
@@ -234,15 +235,6 @@ def _checked(tensors: dict[str, torch.Tensor], device: DeviceMemory | None) -> l
     return packed
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte, and behind the last one."""
-    begin = tensor.data_ptr()
-    if not tensor.numel():
-        return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()
-
-
 def _overlapping(tensors: dict[str, torch.Tensor]) -> list[set[str]]:
     """Names by the memory that they share; most sets have one name."""
     by_storage: dict[Any, list[str]] = defaultdict(list)
@@ -255,7 +247,7 @@ def _overlapping(tensors: dict[str, torch.Tensor]) -> list[set[str]]:
     found: list[set[str]] = []
     for names in by_storage.values():
         behind = None
-        for begin, end, name in sorted((*_extent(tensors[name]), name) for name in names):
+        for begin, end, name in sorted((*extent_of(tensors[name]), name) for name in names):
             if behind is None or begin >= behind:
                 found.append({name})
             else:

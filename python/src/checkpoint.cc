@@ -154,6 +154,13 @@ nb::object text_or_none(std::string_view text) {
   return text.empty() ? nb::none() : nb::object(nb::str(text.data(), text.size()));
 }
 
+// Empty for untyped storages.
+std::string_view dtype_name_of(const Pickle& pickle, const PickleStorage& reference) {
+  const std::string_view kind = pickle.globals()[*pickle.global(reference.type)].name();
+  const std::optional<DType> dtype = dtype_from_torch_storage(kind);
+  return dtype ? dtype_facts(*dtype).name : std::string_view();
+}
+
 // (key, offset, bytes, crc32 or None, dtype or None, location or None). Type and location are those of the first
 // persistent id that names the storage, which is the one that torch.load makes it from.
 nb::list storages_of(const CheckpointObject& self) {
@@ -170,10 +177,7 @@ nb::list storages_of(const CheckpointObject& self) {
       if (!id) continue;
       const std::optional<uint32_t> storage = self.file.find_storage(id->key);
       if (!storage || first[*storage].seen) continue;
-      first[*storage] = {.dtype = {}, .location = id->location, .seen = true};
-      std::string_view kind = pickle->globals()[*pickle->global(id->type)].name();
-      if (const std::optional<DType> dtype = dtype_from_torch_storage(kind))
-        first[*storage].dtype = dtype_facts(*dtype).name;
+      first[*storage] = {.dtype = dtype_name_of(*pickle, *id), .location = id->location, .seen = true};
     }
   }
   nb::list all;
@@ -256,10 +260,15 @@ void read_storages(const CheckpointObject& self, HandleObject& handle_object, co
   if (!done) raise(done.error(), self.name);
 }
 
-nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storages, nb::object build) {
+nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storages, nb::object build,
+                  nb::object empty_like) {
   const Pickle* pickle = self.file.pickle();
   if (pickle == nullptr) refuse(PyExc_ValueError, "this file has no pickle");
-  const auto storage_of = [&](std::string_view key) -> nb::object { return storages[*self.file.find_storage(key)]; };
+  const auto storage_of = [&](const PickleStorage& reference) -> nb::object {
+    const uint32_t i = *self.file.find_storage(reference.key);
+    if (self.file.storages()[i].bytes != 0) return storages[i];
+    return empty_like(nb::object(storages[i]), text_or_none(dtype_name_of(*pickle, reference)));
+  };
   return replay_pickle(*pickle, std::move(table), storage_of, std::move(build), self.name);
 }
 
@@ -292,7 +301,7 @@ void bind_checkpoint(nb::module_& module) {
              nb::sig("def save_safetensors_state(handle: Handle, path: headrace._types.Path, state: object, metadata: "
                      "list[tuple[str, str]] | None, durability: str) -> int | None"),
              "The same for a dict of plain CPU tensors; None, and nothing done, for anything else.");
-  module.def("pickle_state", &pickle_state, nb::arg("object"),
+  module.def("pickle_state", &pickle_state, nb::arg("object").none(),
              nb::sig("def pickle_state(object: object) -> tuple[bytes, list[typing.Any]] | None"),
              "The pickle of plain containers and tensors, and their storages; None for anything else.");
   nb::class_<CheckpointObject>(module, "CheckpointFile", "A checkpoint file opened for reading: see headrace.open.")
@@ -330,8 +339,11 @@ void bind_checkpoint(nb::module_& module) {
            nb::sig("def read(self, handle: Handle, reads: list[tuple[int, int, int, int]], verify: str) -> None"),
            "Ranges of storages into memory: (storage, offset in it, address, bytes) each.")
       .def("replay", &replay, nb::arg("table"), nb::arg("storages"), nb::arg("build"),
-           nb::sig("def replay(self, table: dict[str, object], storages: list[object], build: object) -> object"),
-           "Makes the pickle's object from the globals in `table`; `build` applies a state to an object.");
+           nb::arg("empty_like"),
+           nb::sig("def replay(self, table: dict[str, object], storages: list[object], build: object, empty_like: "
+                   "object) -> object"),
+           "Makes the pickle's object from the globals in `table`; `build` applies a state to an object, `empty_like` "
+           "gives a storage without bytes the dtype of a reference to it.");
 }
 
 }  // namespace headrace::python

@@ -23,7 +23,7 @@ nb::object owned(PyObject* object) {
 
 class Replay {
  public:
-  Replay(const Pickle& pickle, nb::dict table, const std::function<nb::object(std::string_view)>& storage_of,
+  Replay(const Pickle& pickle, nb::dict table, const std::function<nb::object(const PickleStorage&)>& storage_of,
          nb::handle build)
       : pickle_(pickle),
         table_(std::move(table)),
@@ -89,7 +89,7 @@ class Replay {
       case PickleKind::dict: return nb::dict();
       case PickleKind::set: return owned(PySet_New(nullptr));
       case PickleKind::global: return global(node);
-      case PickleKind::storage: return storage_of_(pickle_.storage(node)->key);
+      case PickleKind::storage: return storage_of_(*pickle_.storage(node));
       case PickleKind::call: {
         const PickleCall call = *pickle_.call(node);
         return owned(PyObject_CallObject(nodes_[call.callee].ptr(), nodes_[call.arguments].ptr()));
@@ -126,7 +126,7 @@ class Replay {
 
   const Pickle& pickle_;
   nb::dict table_;
-  const std::function<nb::object(std::string_view)>& storage_of_;
+  const std::function<nb::object(const PickleStorage&)>& storage_of_;
   nb::handle build_;
   std::vector<nb::object> nodes_;
   PickleNode at_ = 0;
@@ -135,7 +135,7 @@ class Replay {
 }  // namespace
 
 nb::object replay_pickle(const Pickle& pickle, nb::dict table,
-                         const std::function<nb::object(std::string_view key)>& storage_of, nb::handle build,
+                         const std::function<nb::object(const PickleStorage&)>& storage_of, nb::handle build,
                          nb::handle filename) {
   Replay replay(pickle, std::move(table), storage_of, build);
   try {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <string_view>
 
 #include <nanobind/nanobind.h>
 
@@ -15,11 +14,12 @@ namespace headrace::python {
 
 namespace nb = nanobind;
 
-// `table`: from "module.name" to the object; a global that is not in there is refused. `storage_of`: a storage by its key.
+// `table`: from "module.name" to the object; a global that is not in there is refused. `storage_of`: the storage that a
+// reference means.
 // `build(object, state)`: applies a state to what is neither dict nor list. Raises FormatError, with the offset and the
 // exception that was the reason, for contents that these objects refuse.
 nb::object replay_pickle(const Pickle& pickle, nb::dict table,
-                         const std::function<nb::object(std::string_view key)>& storage_of, nb::handle build,
+                         const std::function<nb::object(const PickleStorage&)>& storage_of, nb::handle build,
                          nb::handle filename);
 
 }  // namespace headrace::python

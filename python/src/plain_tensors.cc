@@ -4,11 +4,23 @@
 // Owners as plain_tensors.h says.
 #include "plain_tensors.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "torch_facts.h"
 
 namespace headrace::python {
+
+namespace {
+
+// Of its storage, which may have been resized to less than the tensor needs.
+uint64_t bytes_from_its_first(nb::handle tensor) {
+  const auto storage_bytes = nb::cast<uint64_t>(tensor.attr("untyped_storage")().attr("nbytes")());
+  const auto first = nb::cast<uint64_t>(tensor.attr("storage_offset")()) * nb::cast<uint64_t>(tensor.attr("itemsize"));
+  return storage_bytes - std::min(first, storage_bytes);
+}
+
+}  // namespace
 
 std::optional<PlainTensors> plain_tensors(nb::handle object) {
   if (!PyDict_CheckExact(object.ptr())) return std::nullopt;
@@ -35,11 +47,13 @@ std::optional<PlainTensors> plain_tensors(nb::handle object) {
     }
     const std::vector<int64_t> shape = integers(tensor.attr("shape"));
     const auto address = nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+    const auto tensor_bytes = nb::cast<uint64_t>(tensor.attr("nbytes"));
+    if (tensor_bytes > bytes_from_its_first(tensor)) return std::nullopt;
     found.tensors.push_back(
         {.name = {utf8, static_cast<size_t>(bytes)},
          .dtype = *dtype,
          .shape = {shape.begin(), shape.end()},
-         .data = {reinterpret_cast<const std::byte*>(address), nb::cast<uint64_t>(tensor.attr("nbytes")), {}}});
+         .data = {reinterpret_cast<const std::byte*>(address), tensor_bytes, {}}});
   }
   return found;
 }

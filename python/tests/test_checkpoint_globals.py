@@ -78,3 +78,26 @@ def test_weights_only_runs_nothing(tmp_path: Path) -> None:
         with headrace.open(tmp_path / "a.pt") as opened:
             assert opened["a"].load().tolist() == [1, 1]
         only(tmp_path, "a.pt")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_without_weights_only_any_pickle_loads_that_torch_loads(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "a.pt"
+    zipped = format == "torch"
+    in_itself: list[Any] = []
+    in_itself.append((in_itself,))
+    for obj, protocol in (({"w": torch.ones(2)}, 4), ({"n": 2**2040}, 2), ({"t": in_itself[0]}, 2)):
+        torch.save(obj, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+        with pytest.raises(headrace.FormatError, match="is not read: torch's weights_only accepts protocol 2"):
+            headrace.load(path)
+        with pytest.raises(headrace.FormatError, match="is not read"):
+            headrace.load(path, weights_only=False, verify="require")
+        found = headrace.load(path, weights_only=False)
+        if "t" in obj:
+            assert found["t"][0][0] is found["t"]
+        else:
+            assert_same(obj, found)
+    cut = path.read_bytes()
+    path.write_bytes(cut[: len(cut) // 2])
+    with pytest.raises(headrace.FormatError):
+        headrace.load(path, weights_only=False)

@@ -160,12 +160,49 @@ def test_files_that_are_no_parts_of_one_checkpoint_are_not_put_together(tmp_path
         headrace.load(tmp_path / "w")
 
 
+def test_parts_are_told_apart_by_what_is_before_their_numbers(tmp_path: Path) -> None:
+    headrace.save({"a": torch.ones(1)}, tmp_path / "run1-00001-of-00002.safetensors")
+    headrace.save({"b": torch.ones(1)}, tmp_path / "run2-00002-of-00002.safetensors")
+    with pytest.raises(ValueError, match=r"files of several checkpoints.*run1.*run2"):
+        headrace.load(tmp_path)
+    with pytest.raises(ValueError, match=r"files of several checkpoints.*run1.*run2"):
+        headrace.load(tmp_path / "run")
+
+
+def test_a_number_of_parts_costs_nothing(tmp_path: Path) -> None:
+    headrace.save({"a": torch.ones(1)}, tmp_path / f"m-1-of-{10**15}.safetensors")
+    with pytest.raises(ValueError, match=r"1 of 1000000000000000 parts are there .*; number 2 is missing"):
+        headrace.load(tmp_path)
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors.index.json")
+    with pytest.raises(headrace.FormatError, match=r"index\.json': it is no ordinary file"):
+        headrace.load(tmp_path)
+
+
+def test_an_open_file_without_a_name_is_not_replaced(tmp_path: Path) -> None:
+    file = os.open(tmp_path / "a.pt", os.O_RDWR | os.O_CREAT)
+    try:
+        named = f"/proc/self/fd/{file}"
+        headrace.save({"w": torch.ones(2)}, named, format="torch")
+        assert os.path.getsize(tmp_path / "a.pt") > 0
+        os.unlink(tmp_path / "a.pt")  # the new one; what is open has no name since the save
+        with pytest.raises(headrace.InvalidRequestError, match="an open file without a name"):
+            headrace.save({"w": torch.ones(2)}, named, format="torch")
+    finally:
+        os.close(file)
+    assert os.listdir(tmp_path) == []
+
+
 def test_wrong_arguments_are_refused_in_plain_words(tmp_path: Path) -> None:
     obj = {"w": torch.ones(2)}
     path = tmp_path / "a.pt"
     refusals: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"durability": None}, ValueError, "durability must be 'data' or 'none', not None"),
         ({"alignment": "4k"}, TypeError, "alignment must be a number"),
+        ({"alignment": -1}, ValueError, "power of two from 64 to 32768, not -1"),
+        ({"alignment": 1 << 70}, ValueError, "power of two from 64 to 32768"),
         ({"alignment": 32}, headrace.InvalidRequestError, "power of two from 64 to 32768"),
         ({"handle": 3}, TypeError, "handle must be a headrace.Handle or None, not int"),
     ]
@@ -181,6 +218,10 @@ def test_wrong_arguments_are_refused_in_plain_words(tmp_path: Path) -> None:
             headrace.load(path, into=arrays)
     with pytest.raises(KeyError, match="'w'"):
         headrace.load(path, into={})
+    endless: dict[str, Any] = {"w": torch.zeros(2)}
+    endless["again"] = [endless]
+    with pytest.raises(ValueError, match=r"into= holds itself at 'again\.0'"):
+        headrace.load(path, into=endless)
     with pytest.raises(ValueError, match="map_location has no meaning"):
         headrace.load(path, into=obj, map_location="cpu")
     with pytest.raises(ValueError, match="index of several files"):

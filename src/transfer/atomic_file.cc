@@ -60,11 +60,18 @@ Result<std::string> follow_links(const std::string& path) {
     const ssize_t length = ::readlink(current.c_str(), target, sizeof target);
     if (length < 0) return std::unexpected(os::system_error("replace", path, errno));
     std::string next(target, static_cast<size_t>(length));
+    const bool leads_to_something = ::stat(current.c_str(), &status) == 0;
     const size_t slash = current.rfind('/');
     if (next.empty() || next[0] == '/' || slash == std::string::npos) {
       current = std::move(next);
     } else {
       current = current.substr(0, slash + 1) + next;
+    }
+    if (leads_to_something && ::lstat(current.c_str(), &status) != 0 && errno == ENOENT) {
+      Error error = os::system_error("replace", path, EINVAL);  // a link in /proc/PID/fd
+      error.code = ErrorCode::invalid_argument;
+      error.detail = "this is an open file without a name (unlinked, or of memfd_create), and nothing can take its place";
+      return std::unexpected(std::move(error));
     }
   }
   return std::unexpected(os::system_error("replace", path, ELOOP));

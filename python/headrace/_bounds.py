@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which memory the elements of tensors take: within their storage, and two of them the same."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte, and behind the last one; strides may leave out some between them."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def has_plain_memory(tensor: torch.Tensor) -> bool:
+    """True for a tensor of torch itself whose elements lie in its storage by their strides."""
+    import torch
+
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and not (tensor.is_meta or tensor.is_nested or tensor.is_mkldnn)
+    )
+
+
+def refuse_short_storage(name: str, tensor: torch.Tensor) -> None:
+    """ValueError if elements lie outside the storage: libraries resize one to 0 to free its memory."""
+    if not tensor.numel() or not has_plain_memory(tensor):
+        return
+    begin, end = extent_of(tensor)
+    storage = tensor.untyped_storage()
+    needed = tensor.storage_offset() * tensor.element_size() + end - begin
+    if needed > storage.nbytes():
+        raise ValueError(
+            f"tensor {name!r} needs {needed} bytes of its storage, which holds {storage.nbytes()}: "
+            "the storage was resized or freed"
+        )
+
+
+class Filled(NamedTuple):
+    """A tensor that is to be filled, and with what; two that are filled with the same may share memory."""
+
+    name: str
+    target: torch.Tensor
+    content: tuple[Any, ...]
+
+
+def refuse_overlaps(filled: list[Filled]) -> None:
+    """ValueError if some element's memory would be filled twice, with different contents."""
+    extents = sorted(
+        (str(one.target.device), *extent_of(one.target), i)
+        for i, one in enumerate(filled)
+        if one.target.numel() and has_plain_memory(one.target)
+    )
+    cluster: list[Filled] = []
+    device, behind = "", 0
+    for where, begin, end, i in extents:
+        if where != device or begin >= behind:
+            _check_cluster(cluster)
+            cluster, device, behind = [], where, end
+        cluster.append(filled[i])
+        behind = max(behind, end)
+    _check_cluster(cluster)
+
+
+def _check_cluster(cluster: list[Filled]) -> None:
+    """Their extents overlap. With strides that need not mean that elements do."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    for one in cluster:
+        numbers.setdefault(one.content, len(numbers) + 1)
+    if len(numbers) < 2:
+        return
+    import torch
+
+    first = min(one.target.data_ptr() for one in cluster)
+    behind = max(extent_of(one.target)[1] for one in cluster)
+    unit = math.gcd(
+        *(one.target.element_size() for one in cluster), *(one.target.data_ptr() - first for one in cluster)
+    )
+    # By unit of memory the number of the content that fills it.
+    owners = torch.zeros((behind - first) // unit, dtype=torch.int32, device="cpu")
+    for one in cluster:
+        item = one.target.element_size() // unit
+        # Elements at one place, of an expanded tensor, are looked at once.
+        shape = [
+            size if stride else 1 for size, stride in zip(one.target.shape, one.target.stride(), strict=True)
+        ]
+        own = owners.as_strided(
+            [*shape, item],
+            [*(stride * item for stride in one.target.stride()), 1],
+            (one.target.data_ptr() - first) // unit,
+        )
+        number = numbers[one.content]
+        others = own[(own != 0) & (own != number)]
+        if others.numel():
+            other = next(o for o in cluster if numbers[o.content] == int(others[0]))
+            raise ValueError(
+                f"{other.name!r} and {one.name!r} of into= share memory, and in the file they do not"
+            )
+        own.fill_(number)
