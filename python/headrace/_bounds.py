@@ -54,6 +54,8 @@ class Filled(NamedTuple):
 
 def refuse_overlaps(filled: list[Filled]) -> None:
     """ValueError if some element's memory would be filled twice, with different contents."""
+    for one in filled:
+        _refuse_own_overlap(one)
     extents = sorted(
         (str(one.target.device), *extent_of(one.target), i)
         for i, one in enumerate(filled)
@@ -68,6 +70,27 @@ def refuse_overlaps(filled: list[Filled]) -> None:
         cluster.append(filled[i])
         behind = max(behind, end)
     _check_cluster(cluster)
+
+
+def _refuse_own_overlap(one: Filled) -> None:
+    target = one.target
+    reach = 1  # elements from the first one to behind the last, by the strides so far
+    for stride, size in sorted(zip(target.stride(), target.shape, strict=True)):
+        if size > 1 and stride < reach:
+            break
+        reach += (size - 1) * stride
+    else:
+        return
+    if not target.numel():
+        return
+    import torch
+
+    begin, end = extent_of(target)
+    seen = torch.zeros((end - begin) // target.element_size(), dtype=torch.bool, device="cpu")
+    if 0 not in target.stride():
+        seen.as_strided(target.shape, target.stride(), 0).fill_(True)
+    if int(seen.count_nonzero()) != target.numel():
+        raise ValueError(f"tensor {one.name!r} of into= has several elements at one place in memory")
 
 
 def _check_cluster(cluster: list[Filled]) -> None:

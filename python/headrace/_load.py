@@ -11,6 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from . import _core
 from ._bounds import Filled, has_plain_memory, refuse_overlaps, refuse_short_storage
 from ._core import CheckpointFile
 from ._default import default_handle, need_torch
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # What goes on to other memory is read in parts of about so many bytes, one or more storages each.
 _PART_BYTES = 64 << 20
 _PARTS_AHEAD = 2
+# How the reader of pickles refuses what torch's weights_only refuses too, and its other unpickler may take.
+_BEYOND_THE_READER = "is not read: torch's weights_only accepts"
 
 
 def load(
@@ -72,15 +75,19 @@ def load(
         raise ValueError("mmap=True reads nothing, so verify='require' cannot be kept")
     if into is not None and map_location is not None:
         raise ValueError("into= fills tensors where they are, so map_location has no meaning with it")
+    if handle is not None and not isinstance(handle, _core.Handle):
+        raise TypeError(f"handle must be a headrace.Handle or None, not {type(handle).__name__}")
     need_torch("headrace.load")
     handle = handle or default_handle()
+    if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true"):
+        weights_only = True  # as torch.load has it
     paths, index = find_shards(os.fsdecode(path))
     if index is None and len(paths) == 1:
         name = path if paths == [os.fsdecode(path)] else paths[0]
         try:
             file = CheckpointFile(handle, name, verify)
         except FormatError as error:
-            if weights_only or into is not None or error.operation != "read pickle":
+            if weights_only or into is not None or _BEYOND_THE_READER not in str(error):
                 raise
             return _load_any_pickle(name, error, map_location, verify, mmap)
     else:
@@ -187,10 +194,18 @@ def _read_ahead(
         numbers, storages = under_way.popleft()
         return zip(numbers, storages.result(), strict=True)
 
+    def started(part: list[int]) -> Future[list[Any]]:
+        try:
+            return readers.submit(_storages, file, part, verify, False, handle)
+        except RuntimeError:  # the interpreter is ending, and starts no threads
+            done: Future[list[Any]] = Future()
+            done.set_result(_storages(file, part, verify, False, handle))
+            return done
+
     with ThreadPoolExecutor(_PARTS_AHEAD, thread_name_prefix="headrace-load") as readers:
         try:
             for part in parts:
-                under_way.append((part, readers.submit(_storages, file, part, verify, False, handle)))
+                under_way.append((part, started(part)))
                 if len(under_way) > _PARTS_AHEAD:
                     yield from first()
             while under_way:
@@ -223,7 +238,7 @@ def _restored(
 def _load_any_pickle(
     path: Path, refused: FormatError, map_location: MapLocation, verify: Verify, mmap: bool
 ) -> Any:
-    """What uses more of pickle than the restricted reader takes: another protocol, a tuple that holds itself."""
+    """What uses more of pickle than the restricted reader takes, such as another protocol."""
     import torch
 
     if verify == "require":
@@ -381,9 +396,16 @@ def _fill(
     reads: dict[CheckpointFile, list[tuple[int, int, int, int]]] = {}
     later: dict[CheckpointFile, list[tuple[torch.Tensor, tuple[Any, ...]]]] = {}
     filled: list[Filled] = []
+    held: list[Any] = []  # `t.data = other` would otherwise free the memory under the reads
     for name, target in targets.items():
-        if target.is_meta or target.is_quantized:
-            what = "it has no memory (meta)" if target.is_meta else "its scale would stay (quantised)"
+        if target.is_meta or target.is_quantized or target.is_nested:
+            what = (
+                "it has no memory (meta)"
+                if target.is_meta
+                else "its scale would stay (quantised)"
+                if target.is_quantized
+                else "its parts have shapes of their own (nested)"
+            )
             raise ValueError(f"tensor {name!r} of into= cannot be filled: {what}")
         file, facts = stored[name]
         if not file.little_endian:
@@ -401,7 +423,9 @@ def _fill(
         if has_plain_memory(target):
             filled.append(Filled(name, target, (id(file), *_content(target, stored_as))))
         if contiguous and _is_plain(target):
-            reads.setdefault(file, []).append((storage, offset, target.data_ptr(), nbytes))
+            held.append(target.untyped_storage())
+            begin = held[-1].data_ptr() + target.storage_offset() * target.element_size()
+            reads.setdefault(file, []).append((storage, offset, begin, nbytes))
         else:
             later.setdefault(file, []).append((target, stored_as))
     refuse_overlaps(filled)
@@ -427,8 +451,7 @@ def _content(target: Any, stored_as: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a target's memory will hold: equal for two whose common elements get the same bytes."""
     _, storage, offset, shape, strides, bits = stored_as
     laid_out = [
-        size == 1 or own == theirs
-        for size, own, theirs in zip(shape, target.stride(), strides, strict=True)
+        size == 1 or own == theirs for size, own, theirs in zip(shape, target.stride(), strides, strict=True)
     ]
     if all(laid_out) and not bits and not target.is_conj() and not target.is_neg():
         return storage, offset - target.data_ptr()  # byte for byte as in the file

@@ -188,6 +188,8 @@ def packed_tensor(name: str, value: object, device: DeviceMemory | None = None) 
     if address is None:
         plain = plain.cpu().contiguous()
         address = plain.data_ptr()
+        if address == 0 and plain.nbytes:
+            raise ValueError(f"tensor {name!r} has no bytes on the host that could be saved")
     dtype = str(plain.dtype).removeprefix("torch.")
     shape = list(plain.shape)
     if dtype == "float4_e2m1fn_x2":  # two to the byte, and the format counts elements

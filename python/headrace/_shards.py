@@ -118,7 +118,8 @@ def _complete(files: list[str], path: str) -> list[str]:
     missing = next(number for number in itertools.count(first) if number not in numbers)
     if missing < first + total:
         raise ValueError(
-            f"{path!r}: {len(numbers)} of {total} parts are there ({_names(files)}); number {missing} is missing"
+            f"{path!r}: {len(numbers)} of {total} parts are there ({_names(files)}); number {missing} is "
+            "missing"
         )
     if len(files) != total:
         raise ValueError(f"{path!r} stands for parts of several checkpoints: {_names(files)}")

@@ -67,6 +67,7 @@ class AtomicStream:
         self._sent = 0  # bytes of the file that are written or under way
         self._reserved = 0
         self._failure: BaseException | None = None
+        self._abandoned = False  # an exception has left the block: nothing that comes now is kept, or missed
         self._entered = threading.RLock()
         self._depth = 0
         self._handled = sys.exc_info()[1]  # what was being handled when this was made, if anything
@@ -85,11 +86,20 @@ class AtomicStream:
 
     def write(self, data: SupportsBuffer) -> int:
         """Appends a copy of the bytes."""
-        view = bytes_of(data)
-        return self.fill(len(view), copier(view))
+        try:
+            view = bytes_of(data)
+            return self.fill(len(view), copier(view))
+        except BaseException as error:
+            if not isinstance(error, Exception) and self._failure is None:
+                # Ctrl-C between two bytecodes: torch goes on to speak of an unexpected position.
+                self._failure = without_frames(error)
+                self.discard()
+            raise
 
     def fill(self, nbytes: int, copy_part: Callable[[memoryview, int], None]) -> int:
         """Appends ``nbytes``: ``copy_part(target, offset)`` puts those from ``offset`` on into ``target``."""
+        if self._abandoned:
+            return nbytes
         with self.whole_or_nothing() as file:
             done = 0
             while done < nbytes:
@@ -156,6 +166,8 @@ class AtomicStream:
         if exception is None:
             self.commit()
         self.discard()
+        # torch's zip writer may write once more when it is destroyed: an exception would end the process.
+        self._abandoned = exception is not None
         failure = self._failure
         if isinstance(exception, Exception) and failure and not isinstance(exception, type(failure)):
             raise copy.copy(failure) from exception

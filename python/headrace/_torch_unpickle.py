@@ -210,10 +210,9 @@ def unpickle(
         if not isinstance(saved_id, tuple) or len(saved_id) < 3 or _text(saved_id[0]) != "storage":
             raise pickle.UnpicklingError(f"unknown persistent id {saved_id!r}")
         storage = storages[_text(saved_id[2])]
-        if storage.nbytes() == 0 and saved_id[1] is not torch.UntypedStorage:
-            return torch.storage.TypedStorage(
-                wrap_storage=storage._untyped_storage, dtype=saved_id[1].dtype, _internal=True
-            )
+        untyped = storage._untyped_storage
+        if untyped.nbytes() == 0 and saved_id[1] is not torch.UntypedStorage:
+            return torch.storage.TypedStorage(wrap_storage=untyped, dtype=saved_id[1].dtype, _internal=True)
         return storage
 
     text = io.BytesIO(file.pickle)

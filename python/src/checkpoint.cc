@@ -110,7 +110,7 @@ uint64_t save_safetensors_file(HandleObject& self, nb::handle path, const std::v
 nb::object save_safetensors_state(HandleObject& self, nb::handle path, nb::handle state,
                                   const std::optional<Metadata>& metadata, const std::string& durability) {
   Handle& handle = self.open_handle();
-  const std::optional<PlainTensors> plain = plain_tensors(state);  // its items keep the memory
+  const std::optional<PlainTensors> plain = plain_tensors(state);  // which keeps their memory
   if (!plain) return nb::none();
   std::vector<NamedTensor> all;
   all.reserve(plain->tensors.size());
@@ -338,8 +338,7 @@ void bind_checkpoint(nb::module_& module) {
       .def("read", &read_storages, nb::arg("handle"), nb::arg("reads"), nb::arg("verify"),
            nb::sig("def read(self, handle: Handle, reads: list[tuple[int, int, int, int]], verify: str) -> None"),
            "Ranges of storages into memory: (storage, offset in it, address, bytes) each.")
-      .def("replay", &replay, nb::arg("table"), nb::arg("storages"), nb::arg("build"),
-           nb::arg("empty_like"),
+      .def("replay", &replay, nb::arg("table"), nb::arg("storages"), nb::arg("build"), nb::arg("empty_like"),
            nb::sig("def replay(self, table: dict[str, object], storages: list[object], build: object, empty_like: "
                    "object) -> object"),
            "Makes the pickle's object from the globals in `table`; `build` applies a state to an object, `empty_like` "

@@ -11,22 +11,11 @@
 
 namespace headrace::python {
 
-namespace {
-
-// Of its storage, which may have been resized to less than the tensor needs.
-uint64_t bytes_from_its_first(nb::handle tensor) {
-  const auto storage_bytes = nb::cast<uint64_t>(tensor.attr("untyped_storage")().attr("nbytes")());
-  const auto first = nb::cast<uint64_t>(tensor.attr("storage_offset")()) * nb::cast<uint64_t>(tensor.attr("itemsize"));
-  return storage_bytes - std::min(first, storage_bytes);
-}
-
-}  // namespace
-
 std::optional<PlainTensors> plain_tensors(nb::handle object) {
   if (!PyDict_CheckExact(object.ptr())) return std::nullopt;
   PyObject* const listed = PyDict_Items(object.ptr());  // a copy: what is asked below may run Python code
   if (listed == nullptr) throw nb::python_error();
-  PlainTensors found = {.tensors = {}, .items = nb::steal(listed)};
+  PlainTensors found = {.tensors = {}, .items = nb::steal(listed), .storages = {}};
   const Py_ssize_t count = PyList_Size(listed);
   found.tensors.reserve(static_cast<size_t>(count));
   DTypes dtypes;
@@ -46,14 +35,18 @@ std::optional<PlainTensors> plain_tensors(nb::handle object) {
       return std::nullopt;
     }
     const std::vector<int64_t> shape = integers(tensor.attr("shape"));
-    const auto address = nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+    // Held as well: `t.data = other` would otherwise free the memory under the save.
+    const nb::object storage = tensor.attr("untyped_storage")();
+    found.storages.append(storage);
+    const auto storage_bytes = nb::cast<uint64_t>(storage.attr("nbytes")());
+    const auto bytes_before = nb::cast<uint64_t>(tensor.attr("storage_offset")()) * dtype_facts(*dtype).torch_bytes;
     const auto tensor_bytes = nb::cast<uint64_t>(tensor.attr("nbytes"));
-    if (tensor_bytes > bytes_from_its_first(tensor)) return std::nullopt;
-    found.tensors.push_back(
-        {.name = {utf8, static_cast<size_t>(bytes)},
-         .dtype = *dtype,
-         .shape = {shape.begin(), shape.end()},
-         .data = {reinterpret_cast<const std::byte*>(address), tensor_bytes, {}}});
+    if (tensor_bytes > storage_bytes - std::min(bytes_before, storage_bytes)) return std::nullopt;  // it was resized
+    const uintptr_t address = tensor_bytes == 0 ? 0 : nb::cast<uintptr_t>(storage.attr("data_ptr")()) + bytes_before;
+    found.tensors.push_back({.name = {utf8, static_cast<size_t>(bytes)},
+                             .dtype = *dtype,
+                             .shape = {shape.begin(), shape.end()},
+                             .data = {reinterpret_cast<const std::byte*>(address), tensor_bytes, {}}});
   }
   return found;
 }

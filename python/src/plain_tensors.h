@@ -2,7 +2,7 @@
 // A dict of plain torch tensors, as a safetensors file takes them: read natively, because thousands of tensors cost more in Python
 // than on the disk.
 // Needs the GIL.
-// Borrows the memory of the tensors, which `items` keeps.
+// Borrows the memory of the tensors, which `storages` keeps.
 #pragma once
 
 #include <optional>
@@ -28,6 +28,7 @@ struct PlainTensor {
 struct PlainTensors {
   std::vector<PlainTensor> tensors;
   nb::object items;
+  nb::list storages;
 };
 
 // Nothing if it is no dict, or if any of its values needs more than to be looked at.

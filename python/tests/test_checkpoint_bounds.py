@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402
-"""Tensors whose elements are not where one expects them: storages resized or freed, memory that targets share."""
+"""Tensors whose elements are not where one expects them: storages cut short, memory that targets share."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ torch = pytest.importorskip("torch")
 
 import headrace
 import headrace.safetensors
-from checkpoint_support import assert_same
 
 SHORT = r"'w' needs 4000 bytes of its storage, which holds \d+: the storage was resized or freed"
 
 
 @pytest.mark.parametrize("left", [0, 16, 3999])
-def test_a_tensor_that_reaches_beyond_its_storage_is_neither_saved_nor_filled(tmp_path: Path, left: int) -> None:
+def test_a_tensor_that_reaches_beyond_its_storage_is_neither_saved_nor_filled(
+    tmp_path: Path, left: int
+) -> None:
     whole = torch.ones(1000)
     headrace.save({"w": whole}, tmp_path / "a.pt")
     headrace.save({"w": whole}, tmp_path / "a.safetensors")
     kept = (tmp_path / "a.safetensors").read_bytes()
-    for make in (lambda w: w, lambda w: w.view(10, 100).t(), lambda w: torch.nn.Parameter(w)):
+    for make in (lambda w: w, lambda w: w.view(10, 100).t(), torch.nn.Parameter):
         short = make(torch.ones(1000))
         short.untyped_storage().resize_(left)
         with pytest.raises(ValueError, match=SHORT):
             headrace.save({"w": short}, tmp_path / "a.safetensors")
-        with pytest.raises(ValueError, match=SHORT):
-            headrace.safetensors.save({"w": short})
         if short.dim() == 1:
+            with pytest.raises(ValueError, match=SHORT):
+                headrace.safetensors.save({"w": short})
             for name in ("a.pt", "a.safetensors"):
                 with pytest.raises(ValueError, match=SHORT):
                     headrace.load(tmp_path / name, into={"w": short})
@@ -45,7 +46,10 @@ def test_a_storage_may_be_longer_or_end_where_the_tensor_does(tmp_path: Path) ->
     parts = {"end": base[60:], "front": base[:40], "every": base[::3], "none": base[100:]}
     path = tmp_path / "a.safetensors"
     headrace.save(parts, path)
-    assert_same({name: part.contiguous() for name, part in parts.items()}, headrace.load(path))
+    found = headrace.load(path)
+    assert found.keys() == parts.keys()
+    for name, part in parts.items():
+        assert torch.equal(found[name], part)
 
 
 def interleaved() -> list[Any]:
@@ -119,19 +123,45 @@ def test_targets_that_share_an_element_are_refused_whatever_their_strides(
     assert not any(t.any() for t in targets)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(10).as_strided((3, 3), (1, 1)),
+        lambda: torch.zeros(10).as_strided((3, 3), (2, 1)),
+        lambda: torch.zeros(3).expand(3, 3),
+        lambda: torch.zeros(3, 1).expand(3, 3),
+    ],
+)
+def test_a_target_that_overlaps_itself_is_refused(tmp_path: Path, make: Any) -> None:
+    headrace.save({"w": torch.arange(9.0).view(3, 3)}, tmp_path / "a.pt")
+    target = make()
+    with pytest.raises(ValueError, match="'w' of into= has several elements at one place"):
+        headrace.load(tmp_path / "a.pt", into={"w": target})
+    assert not target.any()
+
+
+def test_odd_strides_without_an_overlap_are_filled(tmp_path: Path) -> None:
+    for shape, strides in (((3, 2), (2, 3)), ((2, 2), (3, 2)), ((1, 4), (0, 2)), ((4, 1, 3), (1, 0, 5))):
+        values = torch.arange(12.0)[: torch.Size(shape).numel()].reshape(shape)
+        headrace.save({"w": values}, tmp_path / "a.pt")
+        target = torch.zeros(40).as_strided(shape, strides)
+        headrace.load(tmp_path / "a.pt", into={"w": target})
+        assert torch.equal(target, values)
+
+
 def test_targets_that_share_memory_as_the_file_does_are_filled(tmp_path: Path) -> None:
     base = torch.arange(12.0).view(3, 4)
     headrace.save({"all": base, "turned": base.t(), "row": base[1], "odd": base[:, 1::2]}, tmp_path / "a.pt")
     new = torch.zeros(3, 4)
-    headrace.load(
-        tmp_path / "a.pt", into={"all": new, "turned": new.t(), "row": new[1], "odd": new[:, 1::2]}
-    )
+    headrace.load(tmp_path / "a.pt", into={"all": new, "turned": new.t(), "row": new[1], "odd": new[:, 1::2]})
     assert torch.equal(new, base)
 
 
 @pytest.mark.parametrize("format", ["torch", "torch-legacy"])
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_empty_storages_have_the_type_of_each_reference(tmp_path: Path, format: Any, weights_only: bool) -> None:
+def test_empty_storages_have_the_type_of_each_reference(
+    tmp_path: Path, format: Any, weights_only: bool
+) -> None:
     pairs = torch.empty(0, dtype=torch.complex64)
     single = torch.empty(0)
     state = {"a": pairs, "imag": pairs.imag, "conj": pairs.conj(), "b": single, "c": single.view(torch.int32)}

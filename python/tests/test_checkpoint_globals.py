@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import headrace
 from checkpoint_support import assert_same, only
 from headrace import _torch_unpickle
+from support import run_script
 
 FORMATS = ["torch", "torch-legacy"]
 
@@ -66,6 +67,27 @@ def test_element_types_younger_than_headrace_or_than_torch(
         assert list(opened.keys()) == ["a"]
 
 
+def test_the_environment_can_insist_on_weights_only(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import os, sys
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+        import pickle, torch, headrace
+        class Evil:
+            def __reduce__(self):
+                return os.system, ("echo it ran",)
+        torch.save({"e": Evil()}, sys.argv[1])
+        for load in (torch.load, headrace.load):
+            try:
+                load(sys.argv[1], weights_only=False)
+            except pickle.UnpicklingError:
+                print("refused")
+        """,
+        str(tmp_path / "a.pt"),
+    )
+    assert done.stdout.split("\n")[:-1] == ["refused", "refused"], done
+
+
 def test_weights_only_runs_nothing(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> Any:
@@ -88,7 +110,9 @@ def test_without_weights_only_any_pickle_loads_that_torch_loads(tmp_path: Path, 
     in_itself.append((in_itself,))
     for obj, protocol in (({"w": torch.ones(2)}, 4), ({"n": 2**2040}, 2), ({"t": in_itself[0]}, 2)):
         torch.save(obj, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-        with pytest.raises(headrace.FormatError, match="is not read: torch's weights_only accepts protocol 2"):
+        with pytest.raises(
+            headrace.FormatError, match="is not read: torch's weights_only accepts protocol 2"
+        ):
             headrace.load(path)
         with pytest.raises(headrace.FormatError, match="is not read"):
             headrace.load(path, weights_only=False, verify="require")

@@ -444,3 +444,19 @@ def test_loaded_tensors_outlive_file_and_handle(tmp_path: Path) -> None:
     del loaded
     assert torch.equal(kept, state()["inner"]["a"])
     assert default_handle() is default_handle()
+
+
+def test_a_load_while_the_interpreter_ends(tmp_path: Path) -> None:
+    headrace.save({"a": torch.arange(6.0)}, tmp_path / "a.pt")
+    done = run_script(
+        """
+        import atexit, sys, torch, headrace
+        def last():
+            target = torch.zeros(12)
+            headrace.load(sys.argv[1], into={"a": target[::2]})
+            print(target.tolist(), headrace.load(sys.argv[1])["a"].sum().item())
+        atexit.register(last)
+        """,
+        str(tmp_path / "a.pt"),
+    )
+    assert done.stdout == "[0.0, 0.0, 1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0, 5.0, 0.0] 15.0\n", done

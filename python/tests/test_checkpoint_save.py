@@ -114,6 +114,7 @@ def sparse_csr() -> Any:
 # What weights_only admits.
 ADMITTED: dict[str, Callable[[], Any]] = {
     "nothing": dict,
+    "None": lambda: None,
     "no tensors": lambda: {"a": 1, "b": [None, True, 2.5, "x"], "c": (1, (2,))},
     "one tensor": lambda: torch.arange(5),
     "a scalar": lambda: torch.tensor(2.5, dtype=torch.float64),

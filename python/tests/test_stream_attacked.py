@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 
 import headrace
 import headrace.torch
+from headrace import _stream
 from headrace._stream import AtomicStream
 from headrace.fastpersist import FastFileWriter, FastFileWriterConfig
 from stream_support import MAKERS, MIB, OLD, fast
@@ -310,6 +311,27 @@ def test_a_writer_open_at_exit_says_so_and_nothing_else(tmp_path: Path, what: st
     assert done.returncode == 0
     assert os.listdir(tmp_path) == []
     assert "Error" not in done.stderr, done.stderr
+
+
+def test_ctrl_c_at_the_start_of_a_write_is_told_and_not_what_torch_makes_of_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    file = headrace.torch.writer(path)
+    with pytest.raises(KeyboardInterrupt), file:
+        file.write(b"begun")
+        monkeypatch.setattr(_stream, "bytes_of", interrupted)
+        try:
+            file.write(b"more")
+        except KeyboardInterrupt:
+            raise RuntimeError("unexpected pos 64 vs 0") from None  # as torch's zip writer ends
+    monkeypatch.undo()
+    # Its destructor may write again, where an exception would end the process.
+    assert file.write(b"the directory") == 13
+    assert path.read_bytes() == OLD
+    assert os.listdir(path.parent) == ["a"]
 
 
 def test_a_handle_closed_under_a_writer_leaves_the_old_file(path: Path) -> None:

@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <climits>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -201,10 +203,10 @@ Result<uint64_t> FileSystem::size_bytes(int descriptor, const std::string& path)
   return bytes;
 }
 
-Result<OpenedFile> FileSystem::create_exclusive(const std::string& path) {
+Result<OpenedFile> FileSystem::create_exclusive(const std::string& path, uint32_t mode) {
   OpenedFile file;
   file.path = path;
-  file.descriptor = Fd(open_retrying(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+  file.descriptor = Fd(open_retrying(path.c_str(), O_RDWR | O_CREAT | O_EXCL, mode));
   if (!file.descriptor.is_open()) return std::unexpected(system_error("create", path, errno));
   (void)::flock(file.descriptor.get(), LOCK_EX | LOCK_NB);  // a sweep takes no file whose owner lives
   file.created = true;
@@ -257,9 +259,33 @@ Status FileSystem::truncate(int descriptor, uint64_t bytes, const std::string& p
   const FileSizeSignalGuard guard;
   return status_of(::ftruncate(descriptor, static_cast<off_t>(bytes)), "truncate", path);
 }
-Status FileSystem::set_mode(int descriptor, uint32_t mode, const std::string& path) {
+
+Status FileSystem::take_permissions(int descriptor, const std::string& old, const std::string& path) {
+  struct stat was = {};
+  struct stat now = {};
+  if (::stat(old.c_str(), &was) != 0 || ::fstat(descriptor, &now) != 0)
+    return std::unexpected(system_error("stat", path, errno));
+  if (now.st_uid != was.st_uid || now.st_gid != was.st_gid) {
+    constexpr auto kSameUser = static_cast<uid_t>(-1);
+    // Only root can give a file away; others can give it to a group that they are in.
+    if (::fchown(descriptor, was.st_uid, was.st_gid) != 0) (void)!::fchown(descriptor, kSameUser, was.st_gid);
+    if (::fstat(descriptor, &now) != 0) return std::unexpected(system_error("stat", path, errno));
+  }
+  constexpr const char* kAcl = "system.posix_acl_access";
+  std::vector<std::byte> acl(size_t{64} << 10);  // the most that an attribute has
+  const ssize_t acl_bytes = ::getxattr(old.c_str(), kAcl, acl.data(), acl.size());
+  bool same_group = now.st_gid == was.st_gid;
+  if (acl_bytes > 0) {
+    same_group = same_group && ::fsetxattr(descriptor, kAcl, acl.data(), static_cast<size_t>(acl_bytes), 0) == 0;
+  } else {
+    (void)::fremovexattr(descriptor, kAcl);  // that of the folder
+  }
+  mode_t mode = was.st_mode & 07777;
+  if (now.st_uid != was.st_uid) mode &= ~static_cast<mode_t>(S_ISUID);
+  if (!same_group) mode = (mode & ~static_cast<mode_t>(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
   return status_of(::fchmod(descriptor, mode), "chmod", path);
 }
+
 Status FileSystem::datasync(int descriptor, const std::string& path) {
   return status_of(::fdatasync(descriptor), "datasync", path);
 }

@@ -46,16 +46,18 @@ class FileSystem {
                                                                uint64_t length_bytes);
   [[nodiscard]] virtual Result<uint64_t> size_bytes(int descriptor, const std::string& path);
 
-  // A new file of its own name, 0600, next to `path`; locked (flock), so that remove_orphans() can tell it from one whose
-  // process was killed.
-  [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path);
+  // A new file with these permissions, less the umask or by the folder's default ACL; locked (flock), so that
+  // remove_orphans() can tell it from one whose process was killed.
+  [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path, uint32_t mode);
   // Space and length at once. A file system that cannot preallocate only gets the length.
   [[nodiscard]] virtual Status allocate(int descriptor, uint64_t bytes, const std::string& path);
   // The length becomes at least `bytes`, and space for the last `unit_bytes` of them is taken; nothing ever shrinks, whoever
   // else writes. A hint: what does not work is left to the writes that follow.
   virtual void grow(int descriptor, uint64_t bytes, uint32_t unit_bytes);
   [[nodiscard]] virtual Status truncate(int descriptor, uint64_t bytes, const std::string& path);
-  [[nodiscard]] virtual Status set_mode(int descriptor, uint32_t mode, const std::string& path);
+  // Gives the file the owner, permissions and access ACL of the one that `old` names, as far as this process may: without
+  // the owner no set-user-ID, without the group or the ACL no more for the group than for all.
+  [[nodiscard]] virtual Status take_permissions(int descriptor, const std::string& old, const std::string& path);
   [[nodiscard]] virtual Status datasync(int descriptor, const std::string& path);
   [[nodiscard]] virtual Status rename(const std::string& from, const std::string& to);
   [[nodiscard]] virtual Status unlink(const std::string& path);

@@ -70,7 +70,8 @@ Result<std::string> follow_links(const std::string& path) {
     if (leads_to_something && ::lstat(current.c_str(), &status) != 0 && errno == ENOENT) {
       Error error = os::system_error("replace", path, EINVAL);  // a link in /proc/PID/fd
       error.code = ErrorCode::invalid_argument;
-      error.detail = "this is an open file without a name (unlinked, or of memfd_create), and nothing can take its place";
+      error.detail =
+          "this is an open file without a name (unlinked, or of memfd_create), and nothing can take its place";
       return std::unexpected(std::move(error));
     }
   }
@@ -83,22 +84,6 @@ Result<std::string> absolute(std::string path, const std::string& as_given) {
   char folder[PATH_MAX];
   if (::getcwd(folder, sizeof folder) == nullptr) return std::unexpected(os::system_error("replace", as_given, errno));
   return fmt::format("{}/{}", folder, path);
-}
-
-// The permission bits that the new file gets.
-uint32_t mode_for(const std::string& target) {
-  struct stat status = {};
-  if (::stat(target.c_str(), &status) == 0) return status.st_mode & 07777;
-  // The umask can only be read by setting it, which other threads would see; /proc tells it without.
-  uint32_t mask = 022;
-  if (std::FILE* file = std::fopen("/proc/self/status", "re"); file != nullptr) {
-    char line[256];
-    while (std::fgets(line, sizeof line, file) != nullptr) {
-      if (std::sscanf(line, "Umask: %o", &mask) == 1) break;
-    }
-    std::fclose(file);
-  }
-  return 0666 & ~mask;
 }
 
 }  // namespace
@@ -115,12 +100,14 @@ class AtomicFile::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  Status prepare(os::OpenedFile opened) {
+  Status prepare(os::OpenedFile opened, bool replaces) {
     opened.created = false;  // cleaning up is this object's business
     opened.path = path_;     // errors speak of the file that the caller named
     file_ = File(std::make_shared<transfer::OpenFile>(system_, std::move(opened), FileMode::update));
     transfer::OpenFile& file = *file_.internal();
-    if (Status set = system_.set_mode(file.descriptor(), mode_for(target_), path_); !set) return set;
+    if (replaces) {
+      if (Status taken = system_.take_permissions(file.descriptor(), target_, path_); !taken) return taken;
+    }
     return take_space(options_.size_bytes);
   }
 
@@ -229,9 +216,12 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
   if (slash == target->size() - 1) return std::unexpected(os::system_error("replace", path, EISDIR));
   if (target->size() - (slash == std::string::npos ? 0 : slash + 1) > NAME_MAX)
     return std::unexpected(os::system_error("replace", path, ENAMETOOLONG));
+  struct stat old = {};
+  const bool replaces = ::stat(target->c_str(), &old) == 0;
+  const uint32_t mode = replaces ? 0600 : 0666;  // a replaced file may be somebody's secret
   for (int attempt = 0; attempt < kNameAttemptsMax; ++attempt) {
     std::string temporary = temporary_name(*target);
-    Result<os::OpenedFile> opened = system.create_exclusive(temporary);
+    Result<os::OpenedFile> opened = system.create_exclusive(temporary, mode);
     if (!opened && opened.error().errno_value == EEXIST) continue;
     if (!opened) {
       Error error = std::move(opened).error();
@@ -240,7 +230,7 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
       return std::unexpected(std::move(error));
     }
     auto impl = std::make_unique<Impl>(system, path, *target, std::move(temporary), options);
-    if (Status prepared = impl->prepare(*std::move(opened)); !prepared)
+    if (Status prepared = impl->prepare(*std::move(opened), replaces); !prepared)
       return std::unexpected(std::move(prepared).error());
     return AtomicFile(std::move(impl));
   }

@@ -122,7 +122,7 @@ Result<uint64_t> SimFileSystem::size_bytes(int descriptor, const std::string& pa
   return file->bytes.size();
 }
 
-Result<os::OpenedFile> SimFileSystem::create_exclusive(const std::string& path) {
+Result<os::OpenedFile> SimFileSystem::create_exclusive(const std::string& path, uint32_t) {
   if (Status stepped = step("create", path); !stepped) return std::unexpected(stepped.error());
   if (get(path)) return failure("create", path, EEXIST);
   os::OpenedFile out = opened(path, put(path, {}));
@@ -153,7 +153,7 @@ Status SimFileSystem::truncate(int descriptor, uint64_t bytes, const std::string
   return {};
 }
 
-Status SimFileSystem::set_mode(int, uint32_t, const std::string& path) { return step("chmod", path); }
+Status SimFileSystem::take_permissions(int, const std::string&, const std::string& path) { return step("chmod", path); }
 Status SimFileSystem::datasync(int, const std::string& path) { return step("datasync", path); }
 
 Status SimFileSystem::rename(const std::string& from, const std::string& to) {
@@ -207,9 +207,9 @@ Result<uint64_t> FaultyFileSystem::size_bytes(int descriptor, const std::string&
   if (Status stepped = step("size", path); !stepped) return std::unexpected(stepped.error());
   return os::FileSystem::size_bytes(descriptor, path);
 }
-Result<os::OpenedFile> FaultyFileSystem::create_exclusive(const std::string& path) {
+Result<os::OpenedFile> FaultyFileSystem::create_exclusive(const std::string& path, uint32_t mode) {
   if (Status stepped = step("create", path); !stepped) return std::unexpected(stepped.error());
-  return os::FileSystem::create_exclusive(path);
+  return os::FileSystem::create_exclusive(path, mode);
 }
 Status FaultyFileSystem::allocate(int descriptor, uint64_t bytes, const std::string& path) {
   if (Status stepped = step("allocate", path); !stepped) return stepped;
@@ -219,9 +219,9 @@ Status FaultyFileSystem::truncate(int descriptor, uint64_t bytes, const std::str
   if (Status stepped = step("truncate", path); !stepped) return stepped;
   return os::FileSystem::truncate(descriptor, bytes, path);
 }
-Status FaultyFileSystem::set_mode(int descriptor, uint32_t mode, const std::string& path) {
+Status FaultyFileSystem::take_permissions(int descriptor, const std::string& old, const std::string& path) {
   if (Status stepped = step("chmod", path); !stepped) return stepped;
-  return os::FileSystem::set_mode(descriptor, mode, path);
+  return os::FileSystem::take_permissions(descriptor, old, path);
 }
 Status FaultyFileSystem::datasync(int descriptor, const std::string& path) {
   if (Status stepped = step("datasync", path); !stepped) return stepped;

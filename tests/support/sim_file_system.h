@@ -41,11 +41,11 @@ class SimFileSystem final : public os::FileSystem {
   [[nodiscard]] os::DirectAlignment direct_alignment(int descriptor) override;
   [[nodiscard]] std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset, uint64_t length) override;
   [[nodiscard]] Result<uint64_t> size_bytes(int descriptor, const std::string& path) override;
-  [[nodiscard]] Result<os::OpenedFile> create_exclusive(const std::string& path) override;
+  [[nodiscard]] Result<os::OpenedFile> create_exclusive(const std::string& path, uint32_t mode) override;
   [[nodiscard]] Status allocate(int descriptor, uint64_t bytes, const std::string& path) override;
   void grow(int descriptor, uint64_t bytes, uint32_t unit_bytes) override;
   [[nodiscard]] Status truncate(int descriptor, uint64_t bytes, const std::string& path) override;
-  [[nodiscard]] Status set_mode(int descriptor, uint32_t mode, const std::string& path) override;
+  [[nodiscard]] Status take_permissions(int descriptor, const std::string& old, const std::string& path) override;
   [[nodiscard]] Status datasync(int descriptor, const std::string& path) override;
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override;
   [[nodiscard]] Status unlink(const std::string& path) override;
@@ -68,10 +68,10 @@ class FaultyFileSystem final : public os::FileSystem {
   [[nodiscard]] Result<os::OpenedFile> open(const std::string& path, FileMode mode) override;
   [[nodiscard]] Result<os::Fd> reopen_direct(const os::OpenedFile& file) override;
   [[nodiscard]] Result<uint64_t> size_bytes(int descriptor, const std::string& path) override;
-  [[nodiscard]] Result<os::OpenedFile> create_exclusive(const std::string& path) override;
+  [[nodiscard]] Result<os::OpenedFile> create_exclusive(const std::string& path, uint32_t mode) override;
   [[nodiscard]] Status allocate(int descriptor, uint64_t bytes, const std::string& path) override;
   [[nodiscard]] Status truncate(int descriptor, uint64_t bytes, const std::string& path) override;
-  [[nodiscard]] Status set_mode(int descriptor, uint32_t mode, const std::string& path) override;
+  [[nodiscard]] Status take_permissions(int descriptor, const std::string& old, const std::string& path) override;
   [[nodiscard]] Status datasync(int descriptor, const std::string& path) override;
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override;
   [[nodiscard]] Status unlink(const std::string& path) override;
