@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Addresses of the first byte, and behind the last one; strides may leave out some between them."""
     begin = tensor.data_ptr()
+    return begin, begin + _span(tensor)
+
+
+def _span(tensor: torch.Tensor) -> int:
     if not tensor.numel():
-        return begin, begin
+        return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()
+    return int((last + 1) * tensor.element_size())
 
 
 def has_plain_memory(tensor: torch.Tensor) -> bool:
@@ -30,18 +34,28 @@ def has_plain_memory(tensor: torch.Tensor) -> bool:
     )
 
 
-def refuse_short_storage(name: str, tensor: torch.Tensor) -> None:
-    """ValueError if elements lie outside the storage: libraries resize one to 0 to free its memory."""
-    if not tensor.numel() or not has_plain_memory(tensor):
-        return
-    begin, end = extent_of(tensor)
+class Memory(NamedTuple):
+    """Addresses of a tensor's first byte and behind its last one, valid while ``storage`` is kept: libraries
+    put another storage into a tensor, and free the old one."""
+
+    storage: torch.UntypedStorage
+    begin: int
+    end: int
+
+
+def memory_of(name: str, tensor: torch.Tensor) -> Memory:
+    """Of a tensor with plain memory. ValueError if elements lie outside the storage: libraries resize one to
+    0 to free its memory."""
     storage = tensor.untyped_storage()
-    needed = tensor.storage_offset() * tensor.element_size() + end - begin
-    if needed > storage.nbytes():
+    first = tensor.storage_offset() * tensor.element_size()
+    span = tensor.nbytes if tensor.is_contiguous() else _span(tensor)
+    if span and first + span > storage.nbytes():
         raise ValueError(
-            f"tensor {name!r} needs {needed} bytes of its storage, which holds {storage.nbytes()}: "
+            f"tensor {name!r} needs {first + span} bytes of its storage, which holds {storage.nbytes()}: "
             "the storage was resized or freed"
         )
+    begin = storage.data_ptr() + first if span else 0
+    return Memory(storage, begin, begin + span)
 
 
 class Filled(NamedTuple):
@@ -49,17 +63,18 @@ class Filled(NamedTuple):
 
     name: str
     target: torch.Tensor
+    begin: int  # address of its first byte, and behind its last one
+    end: int
     content: tuple[Any, ...]
 
 
 def refuse_overlaps(filled: list[Filled]) -> None:
     """ValueError if some element's memory would be filled twice, with different contents."""
     for one in filled:
-        _refuse_own_overlap(one)
+        if not one.target.is_contiguous():
+            _refuse_own_overlap(one)
     extents = sorted(
-        (str(one.target.device), *extent_of(one.target), i)
-        for i, one in enumerate(filled)
-        if one.target.numel() and has_plain_memory(one.target)
+        (str(one.target.device), one.begin, one.end, i) for i, one in enumerate(filled) if one.begin < one.end
     )
     cluster: list[Filled] = []
     device, behind = "", 0
@@ -85,8 +100,7 @@ def _refuse_own_overlap(one: Filled) -> None:
         return
     import torch
 
-    begin, end = extent_of(target)
-    seen = torch.zeros((end - begin) // target.element_size(), dtype=torch.bool, device="cpu")
+    seen = torch.zeros((one.end - one.begin) // target.element_size(), dtype=torch.bool, device="cpu")
     if 0 not in target.stride():
         seen.as_strided(target.shape, target.stride(), 0).fill_(True)
     if int(seen.count_nonzero()) != target.numel():
@@ -102,11 +116,9 @@ def _check_cluster(cluster: list[Filled]) -> None:
         return
     import torch
 
-    first = min(one.target.data_ptr() for one in cluster)
-    behind = max(extent_of(one.target)[1] for one in cluster)
-    unit = math.gcd(
-        *(one.target.element_size() for one in cluster), *(one.target.data_ptr() - first for one in cluster)
-    )
+    first = min(one.begin for one in cluster)
+    behind = max(one.end for one in cluster)
+    unit = math.gcd(*(one.target.element_size() for one in cluster), *(one.begin - first for one in cluster))
     # By unit of memory the number of the content that fills it.
     owners = torch.zeros((behind - first) // unit, dtype=torch.int32, device="cpu")
     for one in cluster:
@@ -118,7 +130,7 @@ def _check_cluster(cluster: list[Filled]) -> None:
         own = owners.as_strided(
             [*shape, item],
             [*(stride * item for stride in one.target.stride()), 1],
-            (one.target.data_ptr() - first) // unit,
+            (one.begin - first) // unit,
         )
         number = numbers[one.content]
         others = own[(own != 0) & (own != number)]

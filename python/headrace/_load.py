@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._bounds import Filled, has_plain_memory, refuse_overlaps, refuse_short_storage
+from ._bounds import Filled, has_plain_memory, memory_of, refuse_overlaps
 from ._core import CheckpointFile
 from ._default import default_handle, need_torch
 from ._errors import FormatError
@@ -418,14 +418,15 @@ def _fill(
                 f"tensor {name!r} is {dtype} of shape {shape} in the file, and "
                 f"{str(target.dtype)[6:]} of shape {list(target.shape)} in into="
             )
-        refuse_short_storage(name, target)
         stored_as = (dtype, storage, offset, shape, strides, bits)
-        if has_plain_memory(target):
-            filled.append(Filled(name, target, (id(file), *_content(target, stored_as))))
-        if contiguous and _is_plain(target):
-            held.append(target.untyped_storage())
-            begin = held[-1].data_ptr() + target.storage_offset() * target.element_size()
-            reads.setdefault(file, []).append((storage, offset, begin, nbytes))
+        plain = has_plain_memory(target)
+        if plain:
+            memory = memory_of(name, target)
+            held.append(memory.storage)
+            content = (id(file), *_content(target, memory.begin, stored_as))
+            filled.append(Filled(name, target, memory.begin, memory.end, content))
+        if plain and contiguous and _is_dense(target):
+            reads.setdefault(file, []).append((storage, offset, memory.begin, nbytes))
         else:
             later.setdefault(file, []).append((target, stored_as))
     refuse_overlaps(filled)
@@ -447,22 +448,22 @@ def _fill(
     return into
 
 
-def _content(target: Any, stored_as: tuple[Any, ...]) -> tuple[Any, ...]:
+def _content(target: Any, begin: int, stored_as: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a target's memory will hold: equal for two whose common elements get the same bytes."""
     _, storage, offset, shape, strides, bits = stored_as
-    laid_out = [
-        size == 1 or own == theirs for size, own, theirs in zip(shape, target.stride(), strides, strict=True)
-    ]
-    if all(laid_out) and not bits and not target.is_conj() and not target.is_neg():
-        return storage, offset - target.data_ptr()  # byte for byte as in the file
-    return storage, offset, str(strides), bits, target.data_ptr(), target.shape, target.stride()
+    own = target.stride()
+    as_stored = own == tuple(strides) or all(
+        size == 1 or ours == theirs for size, ours, theirs in zip(shape, own, strides, strict=True)
+    )
+    if as_stored and not bits and not target.is_conj() and not target.is_neg():
+        return storage, offset - begin  # byte for byte as in the file
+    return storage, offset, str(strides), bits, begin, target.shape, own
 
 
-def _is_plain(target: Any) -> bool:
-    """True if its bytes are its elements in order, on the host."""
-    return (
-        has_plain_memory(target)
-        and target.device.type == "cpu"
+def _is_dense(target: Any) -> bool:
+    """True if the bytes of a plain tensor are its elements in order, on the host."""
+    return bool(
+        target.device.type == "cpu"
         and target.is_contiguous()
         and not target.is_conj()
         and not target.is_neg()

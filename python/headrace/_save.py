@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _core
-from ._bounds import refuse_short_storage
+from ._bounds import has_plain_memory, memory_of
 from ._default import default_handle, need_torch
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def packed_tensor(name: str, value: object, device: DeviceMemory | None = None) 
         raise ValueError(f"a safetensors file holds tensors, and {name!r} is a {type(value).__name__}")
     if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
         raise ValueError(f"tensor {name!r} has no plain bytes that a safetensors file could hold")
-    refuse_short_storage(name, value)
+    if has_plain_memory(value):
+        memory_of(name, value)
     plain = value.detach().resolve_conj().resolve_neg()
     address = None
     if device and type(plain) is torch.Tensor and plain.is_contiguous():
