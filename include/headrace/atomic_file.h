@@ -27,8 +27,8 @@ struct AtomicFileOptions {
 class HEADRACE_EXPORT AtomicFile {
  public:
   // A symbolic link at `path` is followed: the file it names is replaced and the link stays. Other hard links keep the
-  // old contents. The permission bits are those of the file replaced, else 0666 less the umask. A path that names a
-  // directory or device is refused.
+  // old contents. Owner, permission bits and access ACL are those of the file replaced as far as this process may give
+  // them, else what the umask and the folder make of 0666. A path that names a directory or device is refused.
   [[nodiscard]] static Result<AtomicFile> create(const std::string& path, const AtomicFileOptions& options);
 
   AtomicFile(AtomicFile&&) noexcept;
