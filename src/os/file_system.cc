@@ -221,7 +221,7 @@ size_t remove_orphans(const std::string& folder, std::string_view prefix, std::s
   if (entries == nullptr) return 0;
   const int descriptor = ::dirfd(entries);
   size_t removed = 0;
-  for (int i = 0; i < kEntriesMax; ++i) {
+  for (int i = 0; descriptor >= 0 && i < kEntriesMax; ++i) {
     const dirent* entry = ::readdir(entries);
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
