@@ -240,7 +240,9 @@ class BareLoop(Loader):
         try:
 
             def piece(offset: int) -> None:
-                os.preadv(file, [view[offset : offset + PIECE_BYTES]], offset)
+                count = os.preadv(file, [view[offset : offset + PIECE_BYTES]], offset)
+                if count != min(PIECE_BYTES, size - offset):
+                    raise WrongDataError(f"a direct read gave {count} bytes at {offset}")
 
             with ThreadPoolExecutor(PIECES_AT_ONCE) as pool:
                 list(pool.map(piece, range(0, size, PIECE_BYTES)))

@@ -123,12 +123,8 @@ def _check_cluster(cluster: list[Filled]) -> None:
     owners = torch.zeros((behind - first) // unit, dtype=torch.int32, device="cpu")
     for one in cluster:
         item = one.target.element_size() // unit
-        # Elements at one place, of an expanded tensor, are looked at once.
-        shape = [
-            size if stride else 1 for size, stride in zip(one.target.shape, one.target.stride(), strict=True)
-        ]
         own = owners.as_strided(
-            [*shape, item],
+            [*one.target.shape, item],
             [*(stride * item for stride in one.target.stride()), 1],
             (one.begin - first) // unit,
         )

@@ -245,8 +245,8 @@ def _load_any_pickle(
         raise refused
     try:
         return torch.load(os.fsdecode(path), map_location=map_location, weights_only=False, mmap=mmap)
-    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
-        raise refused from None
+    except (EOFError, pickle.UnpicklingError) as reason:
+        raise refused from reason
 
 
 def _load_torch(

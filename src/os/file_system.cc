@@ -274,15 +274,14 @@ Status FileSystem::take_permissions(int descriptor, const std::string& old, cons
   constexpr const char* kAcl = "system.posix_acl_access";
   std::vector<std::byte> acl(size_t{64} << 10);  // the most that an attribute has
   const ssize_t acl_bytes = ::getxattr(old.c_str(), kAcl, acl.data(), acl.size());
-  bool same_group = now.st_gid == was.st_gid;
-  if (acl_bytes > 0) {
-    same_group = same_group && ::fsetxattr(descriptor, kAcl, acl.data(), static_cast<size_t>(acl_bytes), 0) == 0;
-  } else {
-    (void)::fremovexattr(descriptor, kAcl);  // that of the folder
-  }
+  const bool same_group = now.st_gid == was.st_gid;
+  const bool same_acl =
+      acl_bytes > 0 && same_group && ::fsetxattr(descriptor, kAcl, acl.data(), static_cast<size_t>(acl_bytes), 0) == 0;
+  if (!same_acl) (void)::fremovexattr(descriptor, kAcl);  // what the folder handed down
   mode_t mode = was.st_mode & 07777;
   if (now.st_uid != was.st_uid) mode &= ~static_cast<mode_t>(S_ISUID);
-  if (!same_group) mode = (mode & ~static_cast<mode_t>(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
+  if (!same_group || (acl_bytes > 0 && !same_acl))
+    mode = (mode & ~static_cast<mode_t>(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
   return status_of(::fchmod(descriptor, mode), "chmod", path);
 }
 

@@ -216,10 +216,10 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
   if (slash == target->size() - 1) return std::unexpected(os::system_error("replace", path, EISDIR));
   if (target->size() - (slash == std::string::npos ? 0 : slash + 1) > NAME_MAX)
     return std::unexpected(os::system_error("replace", path, ENAMETOOLONG));
-  struct stat old = {};
-  const bool replaces = ::stat(target->c_str(), &old) == 0;
-  const uint32_t mode = replaces ? 0600 : 0666;  // a replaced file may be somebody's secret
   for (int attempt = 0; attempt < kNameAttemptsMax; ++attempt) {
+    struct stat old = {};
+    const bool replaces = ::stat(target->c_str(), &old) == 0;
+    const uint32_t mode = replaces ? 0600 : 0666;  // a replaced file may be somebody's secret
     std::string temporary = temporary_name(*target);
     Result<os::OpenedFile> opened = system.create_exclusive(temporary, mode);
     if (!opened && opened.error().errno_value == EEXIST) continue;
@@ -230,8 +230,10 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
       return std::unexpected(std::move(error));
     }
     auto impl = std::make_unique<Impl>(system, path, *target, std::move(temporary), options);
-    if (Status prepared = impl->prepare(*std::move(opened), replaces); !prepared)
+    if (Status prepared = impl->prepare(*std::move(opened), replaces); !prepared) {
+      if (replaces && prepared.error().errno_value == ENOENT) continue;  // somebody removed the old file just now
       return std::unexpected(std::move(prepared).error());
+    }
     return AtomicFile(std::move(impl));
   }
   return std::unexpected(os::system_error("replace", path, EEXIST));
