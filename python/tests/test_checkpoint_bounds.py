@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ torch = pytest.importorskip("torch")
 
 import headrace
 import headrace.safetensors
+import numpy
+from headrace import _load
 
 SHORT = r"'w' needs 4000 bytes of its storage, which holds \d+: the storage was resized or freed"
 
@@ -50,6 +53,56 @@ def test_a_storage_may_be_longer_or_end_where_the_tensor_does(tmp_path: Path) ->
     assert found.keys() == parts.keys()
     for name, part in parts.items():
         assert torch.equal(found[name], part)
+
+
+def watched(value: float) -> tuple[Any, weakref.ref[Any]]:
+    """A tensor, and what is alive as long as its memory is."""
+    array = numpy.full(1000, value, dtype=numpy.float32)
+    return torch.from_numpy(array), weakref.ref(array)
+
+
+def test_memory_that_another_thread_takes_out_of_a_tensor_is_kept_while_it_is_saved(tmp_path: Path) -> None:
+    tensor, memory = watched(7.0)
+    alive = []
+
+    class Between:
+        """A path that is asked for when the addresses are known and nothing is written yet."""
+
+        def __fspath__(self) -> str:
+            tensor.data = torch.zeros(1)
+            alive.append(memory() is not None)
+            return str(tmp_path / "a")
+
+    headrace.save({"w": tensor}, Between(), format="safetensors")
+    assert alive == [True]
+    assert memory() is None
+    assert torch.equal(headrace.load(tmp_path / "a")["w"], torch.full((1000,), 7.0))
+
+
+def test_memory_that_another_thread_takes_out_of_a_target_is_kept_while_it_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headrace.save({"w": torch.ones(1000), "x": torch.ones(3)}, tmp_path / "a.pt")
+    target, memory = watched(0.0)
+    alive = []
+
+    class Between:
+        def __init__(self, *arguments: Any) -> None:
+            self._file = headrace._core.CheckpointFile(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+        def read(self, *arguments: Any) -> None:
+            target.data = torch.zeros(1)
+            self._file.read(*arguments)
+            array = memory()
+            alive.append(array is not None and bool((array == 1).all()))
+
+    monkeypatch.setattr(_load, "CheckpointFile", Between)
+    headrace.load(tmp_path / "a.pt", into={"w": target, "x": torch.zeros(3)})
+    assert alive == [True]
+    assert memory() is None
 
 
 def interleaved() -> list[Any]:
