@@ -15,6 +15,7 @@
 #include <headrace/log.h>
 #include <headrace/pickle.h>
 #include <headrace/pickle_writer.h>
+#include <headrace/progress.h>
 #include <headrace/region.h>
 #include <headrace/request.h>
 #include <headrace/tensor.h>
