@@ -7,11 +7,13 @@
 #include <headrace/atomic_file.h>
 #include <headrace/buffer.h>
 #include <headrace/checkpoint.h>
+#include <headrace/checkpoint_set.h>
 #include <headrace/device.h>
 #include <headrace/engine_info.h>
 #include <headrace/error.h>
 #include <headrace/file.h>
 #include <headrace/handle.h>
+#include <headrace/inspect.h>
 #include <headrace/log.h>
 #include <headrace/pickle.h>
 #include <headrace/pickle_writer.h>
