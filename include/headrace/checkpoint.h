@@ -101,6 +101,7 @@ struct StoredBytes {
   uint64_t offset_bytes = 0;  // in the file
   uint64_t bytes = 0;
   std::optional<uint32_t> crc32;  // where the file has one
+  uint64_t lead_bytes = 0;        // in front of it: bytes of the format's own, for check_lead()
 };
 
 struct StoredTensor {
@@ -175,6 +176,11 @@ class HEADRACE_EXPORT CheckpointFile {
   [[nodiscard]] std::string_view pickle_bytes() const noexcept;
   // Of a torch zip archive: false when a big-endian machine wrote it.
   [[nodiscard]] bool little_endian() const noexcept;
+
+  // Do the bytes in front of a storage say of it what the rest of the file does? `lead` are its lead_bytes.
+  [[nodiscard]] Status check_lead(uint32_t storage, std::span<const std::byte> lead) const;
+  // Of a torch zip archive: the records that hold no storage which the pickle names. `key` is the record's name.
+  [[nodiscard]] Result<std::vector<StoredBytes>> other_records(Handle& handle, const LoadOptions& options = {}) const;
 
   // Blocks until all is in place. On an error the targets hold anything.
   [[nodiscard]] Status read(Handle& handle, std::span<const StorageRead> reads, const LoadOptions& options = {}) const;

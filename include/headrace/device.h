@@ -8,7 +8,11 @@
 
 namespace headrace {
 
-enum class DeviceKind : uint8_t { host, cuda };
+enum class DeviceKind : uint8_t {
+  host,
+  cuda,
+  other,  // somewhere that only SaveOptions::device_copy can reach, such as another file
+};
 
 struct Device {
   DeviceKind kind = DeviceKind::host;

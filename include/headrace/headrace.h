@@ -22,4 +22,5 @@
 #include <headrace/request.h>
 #include <headrace/tensor.h>
 #include <headrace/transfer.h>
+#include <headrace/verify.h>
 #include <headrace/version.h>

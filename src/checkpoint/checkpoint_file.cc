@@ -166,6 +166,8 @@ Result<CheckpointFile> CheckpointFile::open(Handle& handle, const std::string& p
         .operation = "load",
         .detail = fmt::format("verify=require, but this {} file holds no sums", checkpoint_format_name(*format))});
   }
+  for (uint32_t i = 0; i < impl->lead_begin.size(); ++i)
+    impl->storages[i].lead_bytes = impl->storages[i].offset_bytes - impl->lead_begin[i];
   return CheckpointFile(std::move(impl));
 }
 
@@ -183,6 +185,34 @@ std::span<const StoredTensor> CheckpointFile::tensors() const noexcept { return 
 const std::optional<Metadata>& CheckpointFile::metadata() const noexcept { return impl_->metadata; }
 const Pickle* CheckpointFile::pickle() const noexcept { return impl_->pickle ? &*impl_->pickle : nullptr; }
 bool CheckpointFile::little_endian() const noexcept { return impl_->little_endian; }
+
+Status CheckpointFile::check_lead(uint32_t storage, std::span<const std::byte> lead) const {
+  return impl_->check_lead(storage, lead);
+}
+
+Result<std::vector<StoredBytes>> CheckpointFile::other_records(Handle& handle, const LoadOptions& options) const {
+  std::vector<checkpoint::Reader::Range> headers;
+  for (const format::ZipEntry& entry : impl_->other_entries)
+    headers.push_back({entry.header_begin, format::kZipLocalHeaderBytes});
+  checkpoint::Reader reader(handle, impl_->file, options.interrupted);
+  const auto with_path = [&](Error error) {
+    error.path = impl_->path;
+    return std::unexpected(std::move(error));
+  };
+  const Result<std::vector<std::byte>> read = reader.read_many(headers);
+  if (!read) return with_path(read.error());
+  std::vector<StoredBytes> records;
+  for (size_t i = 0; i < headers.size(); ++i) {
+    const format::ZipEntry& entry = impl_->other_entries[i];
+    const Result<uint64_t> begin =
+        format::zip_data_begin(entry, std::span(*read).subspan(i * format::kZipLocalHeaderBytes));
+    if (!begin) return with_path(begin.error());
+    StoredBytes& record =
+        records.emplace_back(StoredBytes{.key = entry.name, .offset_bytes = *begin, .bytes = entry.bytes});
+    if (impl_->has_sums() || entry.sum != 0) record.crc32 = entry.sum;
+  }
+  return records;
+}
 
 std::string_view CheckpointFile::pickle_bytes() const noexcept {
   if (!impl_->pickle) return {};

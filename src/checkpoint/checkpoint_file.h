@@ -36,6 +36,7 @@ class CheckpointFile::Impl {
   // The format's own bytes in front of each storage, which must say what was concluded without them; as storages.
   std::vector<uint64_t> lead_begin;
   std::vector<format::ZipEntry> zip_entries;         // of the storages of a zip archive
+  std::vector<format::ZipEntry> other_entries;       // and of its other records
   std::vector<format::LegacyStorage> legacy_places;  // of a legacy file
 
   [[nodiscard]] bool has_sums() const noexcept;

@@ -200,6 +200,11 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
     if (said != 0 && (said & (said - 1)) == 0 && said <= 65536) alignment = said;
   }
   if (Status found = find_storages(file, *entries, *contents); !found) return found;
+  std::vector<uint64_t> taken(file.lead_begin);
+  std::ranges::sort(taken);
+  std::ranges::copy_if(*entries, std::back_inserter(file.other_entries), [&](const ZipEntry& entry) {
+    return entry.method == 0 && !std::ranges::binary_search(taken, entry.header_begin);
+  });
   if (Status placed = find_places(file, reader, alignment); !placed) return placed;
   Result<std::vector<StoredTensor>> tensors = list_tensors(file);
   if (!tensors) return std::unexpected(std::move(tensors).error());

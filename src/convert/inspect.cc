@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// What the heads of a checkpoint's files tell, and what a reader may stumble over.
+// One thread beside the handle's.
+// Owns what it finds until it is returned.
 #include <headrace/inspect.h>
 
 #include <algorithm>

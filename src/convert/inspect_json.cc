@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// What inspect tells, as JSON: docs/schema/inspect.json.
+// Any thread: pure functions.
+// Owns nothing.
 #include <headrace/inspect.h>
 
 #include "convert/json.h"

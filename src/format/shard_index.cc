@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The index as JSON, read with every surprise that JSON allows, and written.
+// Any thread: pure functions; no exception leaves.
+// Owns nothing.
 #include "format/shard_index.h"
 
 #include <exception>

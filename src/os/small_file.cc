@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reading to the end, whatever length the file says it has.
+// Any thread.
+// Owns nothing.
 #include "os/small_file.h"
 
 #include <fcntl.h>

@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <headrace/checkpoint_set.h>
 #include <headrace/error.h>
 
 #include "console.h"
@@ -35,6 +36,7 @@ struct Command {
 
 // Each adds itself to the program. The order here is that of the help.
 [[nodiscard]] Command add_inspect(CLI::App& program);
+[[nodiscard]] Command add_verify(CLI::App& program);
 
 // Adds the paragraph of examples that ends each help text.
 void add_examples(CLI::App& command, const std::string& examples);
@@ -53,5 +55,8 @@ void set_error_form(OutputForm form);
 Exit report_error(Console& console, const Error& error);
 // The same for a command line that could be parsed and makes no sense.
 Exit report_usage(Console& console, const std::string& message);
+
+// At most 50 of them, a line each.
+void print_problems(Console& console, const std::vector<CheckpointProblem>& problems);
 
 }  // namespace headrace::cli

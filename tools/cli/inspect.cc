@@ -131,19 +131,6 @@ void print_tree(Console& console, const std::vector<InspectedTensor>& tensors) {
     console.line(line);
 }
 
-void print_problems(Console& console, const std::vector<CheckpointProblem>& problems) {
-  if (problems.empty()) return;
-  console.line();
-  constexpr size_t kShown = 50;
-  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
-    const CheckpointProblem& problem = problems[i];
-    console.line(fmt::format("{}: {}{}: {}", severity_name(problem.severity), printable(problem.file),
-                             problem.tensor.empty() ? "" : fmt::format(", tensor {}", printable(problem.tensor)),
-                             printable(problem.text)));
-  }
-  if (problems.size() > kShown) console.line(fmt::format("and {} more; --json tells all", problems.size() - kShown));
-}
-
 void choose(std::vector<InspectedTensor>& tensors, const Options& options) {
   if (!options.filter.empty())
     std::erase_if(tensors,
@@ -171,6 +158,7 @@ void print_text(Console& console, const Inspection& inspection, const Options& o
     else if (!options.summary)
       print_tensors(console, inspection);
   }
+  if (!inspection.problems.empty()) console.line();
   print_problems(console, inspection.problems);
 }
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace verify PATH`: is a checkpoint whole; with --against, is it the same as another.
+// One thread.
+// Owns its options.
+#include <headrace/verify.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "command.h"
+#include "progress_bar.h"
+#include "units.h"
+
+namespace headrace::cli {
+namespace {
+
+struct Options {
+  std::string path;
+  std::string against;
+  bool stats = false;
+  OutputForm form = OutputForm::text;
+};
+
+constexpr size_t kShown = 50;
+
+void print_stats(Console& console, const std::vector<TensorStats>& stats) {
+  Table table({{"tensor"},
+               {"dtype"},
+               {"elements", Align::right},
+               {"NaN", Align::right},
+               {"Inf", Align::right},
+               {"zero", Align::right},
+               {"min", Align::right},
+               {"max", Align::right}});
+  const auto number = [](const std::optional<double>& value) { return value ? fmt::format("{:.6g}", *value) : "-"; };
+  for (const TensorStats& one : stats) {
+    const std::string name = printable(one.name) + (one.why_not.empty() ? "" : fmt::format(" ({})", one.why_not));
+    table.row({name, std::string(dtype_facts(one.dtype).name), show_count(one.elements), show_count(one.nan),
+               show_count(one.inf), show_count(one.zero), number(one.min), number(one.max)});
+  }
+  if (!table.empty()) table.print(console);
+}
+
+void print_text(Console& console, const Verification& result, double seconds) {
+  print_stats(console, result.stats);
+  print_problems(console, result.problems);
+  uint64_t bytes = 0, summed = 0, read = 0;
+  for (const VerifiedFile& file : result.files) {
+    bytes += file.bytes;
+    summed += file.summed_bytes;
+    read += file.read_bytes;
+  }
+  const size_t files = result.files.size();
+  console.line(fmt::format("{}: {}: {} in {} {}, {}", printable(result.path), result.good() ? "good" : "NOT GOOD",
+                           show_bytes(bytes), files, files == 1 ? "file" : "files", show_rate(bytes, seconds)));
+  if (summed > 0) console.line(fmt::format("  {} compared with the CRC-32 that the file holds", show_bytes(summed)));
+  if (read > 0)
+    console.line(fmt::format("  {} could be read; the format has no checksums, so a changed value would not show",
+                             show_bytes(read)));
+}
+
+Exit run_verify(Console& console, Handle& handle, const Options& options) {
+  ProgressBar bar(console);
+  const Result<Verification> result =
+      verify_checkpoint(handle, options.path,
+                        {.stats = options.stats ? VerifyOptions::Stats::per_tensor : VerifyOptions::Stats::none,
+                         .progress = bar.progress()});
+  if (!result) return report_error(console, result.error());
+  if (options.form == OutputForm::json)
+    console.line(to_json(*result));
+  else
+    print_text(console, *result, bar.seconds());
+  return result->good() ? Exit::done : Exit::corrupt;
+}
+
+void print_text(Console& console, const Comparison& result, double seconds) {
+  for (size_t i = 0; i < std::min(result.differences.size(), kShown); ++i) {
+    const TensorDifference& one = result.differences[i];
+    std::string places;
+    if (one.file_offset_bytes && one.other_file_offset_bytes)
+      places = fmt::format(", at offset {} of its file here and {} there", *one.file_offset_bytes,
+                           *one.other_file_offset_bytes);
+    console.line(
+        fmt::format("{}: {}: {}{}", difference_name(one.kind), printable(one.tensor), printable(one.text), places));
+  }
+  if (result.differences.size() > kShown)
+    console.line(fmt::format("and {} more; --json tells all", result.differences.size() - kShown));
+  console.line(fmt::format("{}: {} tensors, {}, compared with {}, {}",
+                           result.differences.empty() ? "equal" : "DIFFERENT", show_count(result.compared_tensors),
+                           show_bytes(result.compared_bytes), printable(result.other),
+                           show_rate(2 * result.compared_bytes, seconds)));
+}
+
+Exit run_compare(Console& console, Handle& handle, const Options& options) {
+  ProgressBar bar(console);
+  const Result<Comparison> result = compare_checkpoints(handle, options.path, options.against, bar.progress());
+  if (!result) return report_error(console, result.error());
+  if (options.form == OutputForm::json)
+    console.line(to_json(*result));
+  else
+    print_text(console, *result, bar.seconds());
+  return result->differences.empty() ? Exit::done : Exit::corrupt;
+}
+
+Exit run(Console& console, const Options& options) {
+  if (options.stats && !options.against.empty())
+    return report_usage(console, "--stats and --against exclude each other");
+  Result<Handle> handle = Handle::create();
+  if (!handle) return report_error(console, handle.error());
+  return options.against.empty() ? run_verify(console, *handle, options) : run_compare(console, *handle, options);
+}
+
+}  // namespace
+
+void print_problems(Console& console, const std::vector<CheckpointProblem>& problems) {
+  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
+    const CheckpointProblem& problem = problems[i];
+    console.line(fmt::format("{}: {}{}: {}", severity_name(problem.severity), printable(problem.file),
+                             problem.tensor.empty() ? "" : fmt::format(", tensor {}", printable(problem.tensor)),
+                             printable(problem.text)));
+  }
+  if (problems.size() > kShown) console.line(fmt::format("and {} more; --json tells all", problems.size() - kShown));
+}
+
+Command add_verify(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("verify",
+                                             "Read a checkpoint and tell whether it is whole, or equal to another.\n"
+                                             "Every record is compared with its CRC-32 where the format has one (torch "
+                                             "zip), and every size, range and index entry with "
+                                             "what is there. It reads at the speed of the device, in bounded memory.");
+  const auto options = std::make_shared<Options>();
+  command
+      ->add_option("PATH", options->path,
+                   "a checkpoint file, a folder of shards, an index, or the start of the shards' names")
+      ->required();
+  command
+      ->add_option("--against", options->against,
+                   "Compare tensor by tensor with this checkpoint, whose format may be another.")
+      ->type_name("OTHER");
+  command->add_flag("--stats", options->stats,
+                    "Count NaN, infinities and zeros of each tensor, and tell minimum and maximum.");
+  add_json(*command, options->form);
+  add_examples(*command,
+               "Examples:\n"
+               "  headrace verify model.pt\n"
+               "  headrace verify checkpoint/ --stats\n"
+               "  headrace verify model.safetensors --against pytorch_model.bin\n\n"
+               "Exit status: 0 good or equal, 3 damaged or different, 1 when that could not be told.");
+  return {command, [options](Console& console) { return run(console, *options); }};
+}
+
+}  // namespace headrace::cli
