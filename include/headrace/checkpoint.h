@@ -118,6 +118,12 @@ struct StoredTensor {
   bool negative = false;   // elements lie there with the other sign
 };
 
+// Something in a torch file's object that is no tensor.
+struct StoredValue {
+  std::string name;  // as a tensor's
+  std::string text;  // for people: "5", "'adam'", "None", "an object of torch.Size"
+};
+
 enum class Verify : uint8_t {
   automatic,  // whole storages that have a sum are compared with it
   require,    // and those that have none are refused
@@ -169,6 +175,8 @@ class HEADRACE_EXPORT CheckpointFile {
   [[nodiscard]] std::optional<uint32_t> find_storage(std::string_view key) const;
   // All of a safetensors file; of a torch file those that nested dicts, lists and tuples lead to.
   [[nodiscard]] std::span<const StoredTensor> tensors() const noexcept;
+  // Of a torch file: what those containers hold besides. A container that holds nothing counts too.
+  [[nodiscard]] std::span<const StoredValue> other_values() const noexcept;
   // Of a safetensors file.
   [[nodiscard]] const std::optional<Metadata>& metadata() const noexcept;
   // Of a torch file: its object, with unknown globals collected, and the bytes it views. Null for others.

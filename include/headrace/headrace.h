@@ -8,6 +8,7 @@
 #include <headrace/buffer.h>
 #include <headrace/checkpoint.h>
 #include <headrace/checkpoint_set.h>
+#include <headrace/convert.h>
 #include <headrace/device.h>
 #include <headrace/engine_info.h>
 #include <headrace/error.h>

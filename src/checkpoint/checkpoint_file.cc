@@ -182,6 +182,7 @@ uint64_t CheckpointFile::file_bytes() const noexcept { return impl_->file_bytes;
 int CheckpointFile::descriptor() const noexcept { return impl_->file.internal()->descriptor(); }
 std::span<const StoredBytes> CheckpointFile::storages() const noexcept { return impl_->storages; }
 std::span<const StoredTensor> CheckpointFile::tensors() const noexcept { return impl_->tensors; }
+std::span<const StoredValue> CheckpointFile::other_values() const noexcept { return impl_->other_values; }
 const std::optional<Metadata>& CheckpointFile::metadata() const noexcept { return impl_->metadata; }
 const Pickle* CheckpointFile::pickle() const noexcept { return impl_->pickle ? &*impl_->pickle : nullptr; }
 bool CheckpointFile::little_endian() const noexcept { return impl_->little_endian; }

@@ -27,6 +27,7 @@ class CheckpointFile::Impl {
   uint64_t file_bytes = 0;
   std::vector<StoredBytes> storages;
   std::vector<StoredTensor> tensors;
+  std::vector<StoredValue> other_values;
   std::optional<Metadata> metadata;
   std::vector<std::byte> pickle_bytes;  // what the object's pickle lies in
   uint64_t pickle_begin = 0;            // in those bytes
@@ -79,8 +80,12 @@ inline constexpr uint64_t kFirstBytes = uint64_t{256} << 10;
 [[nodiscard]] std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage& storage);
 // The element type of a storage class, given by its qualified name; nothing for UntypedStorage and unknown ones.
 [[nodiscard]] std::optional<DType> storage_dtype(const Pickle& pickle, const PickleStorage& storage);
-// The tensors that dicts, lists and tuples of the pickle lead to. Each container is looked into once.
-[[nodiscard]] Result<std::vector<StoredTensor>> list_tensors(const CheckpointFile::Impl& file);
+struct PickledThings {
+  std::vector<StoredTensor> tensors;
+  std::vector<StoredValue> others;
+};
+// What dicts, lists and tuples of the pickle lead to. Each container is looked into once.
+[[nodiscard]] Result<PickledThings> list_things(const CheckpointFile::Impl& file);
 
 }  // namespace checkpoint
 }  // namespace headrace

@@ -163,9 +163,10 @@ Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<c
     }
     if (Status grown = more(failure); !grown) return grown;
   }
-  Result<std::vector<StoredTensor>> tensors = list_tensors(file);
-  if (!tensors) return std::unexpected(std::move(tensors).error());
-  file.tensors = *std::move(tensors);
+  Result<PickledThings> things = list_things(file);
+  if (!things) return std::unexpected(std::move(things).error());
+  file.tensors = std::move(things->tensors);
+  file.other_values = std::move(things->others);
   return {};
 }
 

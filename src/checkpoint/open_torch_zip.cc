@@ -206,9 +206,10 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
     return entry.method == 0 && !std::ranges::binary_search(taken, entry.header_begin);
   });
   if (Status placed = find_places(file, reader, alignment); !placed) return placed;
-  Result<std::vector<StoredTensor>> tensors = list_tensors(file);
-  if (!tensors) return std::unexpected(std::move(tensors).error());
-  file.tensors = *std::move(tensors);
+  Result<PickledThings> things = list_things(file);
+  if (!things) return std::unexpected(std::move(things).error());
+  file.tensors = std::move(things->tensors);
+  file.other_values = std::move(things->others);
   return {};
 }
 

@@ -31,7 +31,7 @@ class Lister {
  public:
   explicit Lister(const CheckpointFile::Impl& file) : file_(file), pickle_(*file.pickle), seen_(pickle_.node_count()) {}
 
-  Result<std::vector<StoredTensor>> run() {
+  Result<PickledThings> run() {
     visit({}, pickle_.root());
     while (!waiting_.empty() && !error_) {
       const Container next = std::move(waiting_.back());
@@ -42,10 +42,11 @@ class Lister {
     // In the order of the pickle, for people; one tensor may be there under several names. (Not stable_sort: that of GCC 12 does
     // not compile with clang 19.)
     std::ranges::sort(tensors_, {}, [](const Found& found) { return std::pair(found.node, found.place); });
-    std::vector<StoredTensor> all;
-    all.reserve(tensors_.size());
+    PickledThings all;
+    all.tensors.reserve(tensors_.size());
     for (Found& found : tensors_)
-      all.push_back(std::move(found.tensor));
+      all.tensors.push_back(std::move(found.tensor));
+    all.others = std::move(others_);
     return all;
   }
 
@@ -79,18 +80,51 @@ class Lister {
       if (seen_[node]) return;
       seen_[node] = true;
       waiting_.push_back({std::move(name), node});
-    } else if (kind == PickleKind::call) {
-      find_tensor(std::move(name), node);
+    } else if (kind != PickleKind::call || !find_tensor(name, node)) {
+      others_.push_back({.name = std::move(name), .text = describe(node)});
     }
+  }
+
+  // A value that is no tensor, for people.
+  std::string describe(PickleNode node) const {
+    switch (pickle_.kind(node)) {
+      case PickleKind::none: return "None";
+      case PickleKind::boolean: return *pickle_.boolean(node) ? "True" : "False";
+      case PickleKind::integer: return fmt::format("{}", *pickle_.integer(node));
+      case PickleKind::big_integer: return "an integer of more than 64 bits";
+      case PickleKind::real: return fmt::format("{}", *pickle_.real(node));
+      case PickleKind::text: return format::quote_name(*pickle_.text(node));
+      case PickleKind::bytes: return "bytes";
+      case PickleKind::dict: return "{}";
+      case PickleKind::list: return "[]";
+      case PickleKind::tuple: return "()";
+      case PickleKind::set: return "a set";
+      case PickleKind::global: return fmt::format("{}", name_of(pickle_, node));
+      case PickleKind::storage: return "a storage";
+      case PickleKind::call:
+      case PickleKind::instance: break;
+    }
+    const std::optional<PickleCall> call = pickle_.call(node);
+    const std::string_view callee = call ? name_of(pickle_, call->callee) : std::string_view();
+    return callee.empty() ? "an object" : fmt::format("an object made by {}", callee);
+  }
+
+  void hold_nothing(const Container& container) {
+    others_.push_back({.name = container.name, .text = is_dict(container.node) ? "{}" : describe(container.node)});
   }
 
   void look_into(const Container& container) {
     if (is_dict(container.node)) {
-      for (const PickleEntry& entry : pickle_.entries(container.node)) {
+      const std::vector<PickleEntry> entries = pickle_.entries(container.node);
+      if (entries.empty()) hold_nothing(container);
+      for (const PickleEntry& entry : entries) {
         if (const std::optional<std::string_view> text = pickle_.text(entry.key)) {
           visit(join(container.name, *text), entry.value);
         } else if (const std::optional<int64_t> number = pickle_.integer(entry.key)) {
           visit(join(container.name, fmt::format("{}", *number)), entry.value);
+        } else {
+          others_.push_back(
+              {.name = join(container.name, "?"), .text = "something whose key is neither text nor number"});
         }
       }
       return;
@@ -98,12 +132,14 @@ class Lister {
     const std::vector<PickleNode> appended = pickle_.appended(container.node);
     const std::span<const PickleNode> items =
         pickle_.kind(container.node) == PickleKind::list ? std::span(appended) : pickle_.tuple_items(container.node);
+    if (items.empty()) hold_nothing(container);
     for (size_t i = 0; i < items.size() && !error_; ++i)
       visit(join(container.name, fmt::format("{}", i)), items[i]);
   }
 
   // Through parameters and subclasses to the call that views a storage.
-  void find_tensor(std::string name, PickleNode node) {
+  // False where there is none.
+  bool find_tensor(const std::string& name, PickleNode node) {
     constexpr int kWrappersMax = 8;
     std::optional<PickleCall> call = pickle_.call(node);
     std::optional<bool> requires_grad;
@@ -111,17 +147,19 @@ class Lister {
       const std::string_view callee = name_of(pickle_, call->callee);
       std::span<const PickleNode> arguments = pickle_.tuple_items(call->arguments);
       if (callee == "torch._utils._rebuild_parameter" || callee == "torch._utils._rebuild_parameter_with_state") {
-        if (arguments.size() < 2) return;
+        if (arguments.size() < 2) return false;
         requires_grad = pickle_.boolean(arguments[1]);
         call = pickle_.call(arguments[0]);
       } else if (callee == "torch._tensor._rebuild_from_type_v2") {
-        if (arguments.size() < 3) return;
+        if (arguments.size() < 3) return false;
         call = PickleCall{.callee = arguments[0], .arguments = arguments[2]};
       } else {
-        add_tensor(std::move(name), node, callee, arguments, requires_grad);
-        return;
+        const size_t before = tensors_.size();
+        add_tensor(name, node, callee, arguments, requires_grad);
+        return tensors_.size() != before || error_;
       }
     }
+    return false;
   }
 
   void add_tensor(std::string name, PickleNode node, std::string_view callee, std::span<const PickleNode> arguments,
@@ -239,6 +277,7 @@ class Lister {
   std::vector<bool> seen_;  // containers
   std::vector<Container> waiting_;
   std::vector<Found> tensors_;
+  std::vector<StoredValue> others_;
   std::optional<Error> error_;
 };
 
@@ -264,6 +303,6 @@ std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage&
   return bytes;
 }
 
-Result<std::vector<StoredTensor>> list_tensors(const CheckpointFile::Impl& file) { return Lister(file).run(); }
+Result<PickledThings> list_things(const CheckpointFile::Impl& file) { return Lister(file).run(); }
 
 }  // namespace headrace::checkpoint

@@ -33,7 +33,7 @@ class Cursor {
     const Result<std::optional<TensorPiece>> piece = stream_.next();
     if (!piece) return std::unexpected(piece.error());
     if (!*piece) return false;
-    tensor_ = (*piece)->tensor;
+    tensor_ = (*piece)->item;
     offset_bytes_ = (*piece)->offset_bytes;
     rest_ = (*piece)->bytes;
     return true;

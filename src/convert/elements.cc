@@ -198,30 +198,39 @@ bool is_float_source(DType dtype) noexcept {
   }
 }
 
-void convert_elements(DType from, std::span<const std::byte> source, DType to, std::span<std::byte> target) noexcept {
+uint64_t convert_elements(DType from, std::span<const std::byte> source, DType to,
+                          std::span<std::byte> target) noexcept {
+  uint64_t overflows = 0;
   with_reader(from, [&](auto read, auto step) {
     using Value = decltype(read(source.data()));
     const size_t count = source.size() / step;
-    const auto each = [&](auto write, size_t width) {
-      for (size_t i = 0; i < count; ++i)
-        write(target.data() + i * width, read(source.data() + i * step));
+    // `infinite` tells whether what `turn` gave is.
+    const auto each = [&](auto turn, auto infinite) {
+      constexpr size_t kWidth = sizeof(turn(Value{}));
+      for (size_t i = 0; i < count; ++i) {
+        const Value value = read(source.data() + i * step);
+        const auto turned = turn(value);
+        store(target.data() + i * kWidth, turned);
+        if constexpr (std::is_floating_point_v<Value>)
+          overflows += infinite(turned) && std::abs(value) <= std::numeric_limits<Value>::max() ? 1U : 0U;
+      }
     };
+    const auto is_infinite = [](auto value) { return std::abs(value) > std::numeric_limits<decltype(value)>::max(); };
     if constexpr (std::is_floating_point_v<Value>) {
       switch (to) {
-        case DType::float64:
-          return each([](std::byte* at, Value v) { store(at, static_cast<double>(v)); }, sizeof(double));
-        case DType::float32:
-          return each([](std::byte* at, Value v) { store(at, static_cast<float>(v)); }, sizeof(float));
+        case DType::float64: return each([](Value v) { return static_cast<double>(v); }, is_infinite);
+        case DType::float32: return each([](Value v) { return static_cast<float>(v); }, is_infinite);
         case DType::float16:
-          return each([](std::byte* at, Value v) { store(at, float_to_half(static_cast<float>(v))); },
-                      sizeof(uint16_t));
+          return each([](Value v) { return float_to_half(static_cast<float>(v)); },
+                      [](uint16_t half) { return (half & 0x7fffU) == 0x7c00U; });
         case DType::bfloat16:
-          return each([](std::byte* at, Value v) { store(at, float_to_bfloat(static_cast<float>(v))); },
-                      sizeof(uint16_t));
+          return each([](Value v) { return float_to_bfloat(static_cast<float>(v)); },
+                      [](uint16_t bits) { return (bits & 0x7fffU) == 0x7f80U; });
         default: return;
       }
     }
   });
+  return overflows;
 }
 
 uint32_t stats_element_bytes(DType dtype) noexcept {

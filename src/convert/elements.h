@@ -21,7 +21,9 @@ namespace headrace::convert {
 
 // `source` holds whole elements of `from`, `target` as many of `to`. Rounds to the nearest, ties to even, as torch's .to()
 // does; float64 goes to 16 bits by way of float32, as there. A NaN stays one, with its sign and without its payload.
-void convert_elements(DType from, std::span<const std::byte> source, DType to, std::span<std::byte> target) noexcept;
+// Returns how many finite elements became infinite.
+uint64_t convert_elements(DType from, std::span<const std::byte> source, DType to,
+                          std::span<std::byte> target) noexcept;
 
 struct ElementStats {
   uint64_t elements = 0;  // of complex ones each part counts

@@ -114,7 +114,7 @@ Result<std::optional<RangePiece>> RangeStream::next() {
   const FileRange& range = ranges_[given_.range];
   const uint64_t begin = range.offset_bytes + given_.offset_bytes;
   const uint64_t bytes = std::min(range.bytes - given_.offset_bytes, slot.end_bytes - begin);
-  const RangePiece piece = {.range = given_.range,
+  const RangePiece piece = {.item = given_.range,
                             .offset_bytes = given_.offset_bytes,
                             .bytes = {slot.data + (begin - slot.begin_bytes), bytes}};
   given_ = skip_empty({.range = given_.range, .offset_bytes = given_.offset_bytes + bytes});

@@ -24,12 +24,13 @@ struct FileRange {
   uint64_t bytes = 0;
 };
 
-// Some bytes of one range. They stay until the next call.
-struct RangePiece {
-  size_t range = 0;           // index into the ranges
-  uint64_t offset_bytes = 0;  // in the range
+// Some bytes of one of the things that a stream was asked for. They stay until the stream's next call.
+struct Piece {
+  size_t item = 0;            // its index in the order asked for
+  uint64_t offset_bytes = 0;  // in it
   std::span<const std::byte> bytes;
 };
+using RangePiece = Piece;
 
 class RangeStream {
  public:

@@ -82,15 +82,15 @@ Result<std::optional<TensorPiece>> TensorStream::next() {
     if (!piece) return std::unexpected(piece.error());
     if (!*piece) return std::nullopt;
     const RangePiece& range = **piece;
-    const Part& part = parts_[range.range];
+    const Part& part = parts_[range.item];
     if (!part.stored->contiguous) {
       extent_.insert(extent_.end(), range.bytes.begin(), range.bytes.end());
       if (extent_.size() < extent_bytes(*part.stored)) continue;
-      gathering_ = range.range;
+      gathering_ = range.item;
       gathered_elements_ = 0;
       continue;
     }
-    const TensorPiece turned = this->turned(range.range, range.offset_bytes, range.bytes);
+    const TensorPiece turned = this->turned(range.item, range.offset_bytes, range.bytes);
     if (!turned.bytes.empty()) return turned;
   }
 }
@@ -118,7 +118,7 @@ TensorPiece TensorStream::next_gathered() {
 TensorPiece TensorStream::turned(size_t part, uint64_t offset_bytes, std::span<const std::byte> bytes) {
   const DType from = parts_[part].stored->dtype;
   const DType to = parts_[part].as;
-  if (from == to) return {.tensor = part, .offset_bytes = offset_bytes, .bytes = bytes};
+  if (from == to) return {.item = part, .offset_bytes = offset_bytes, .bytes = bytes};
   const uint32_t width = element_bytes(from);
   const uint32_t new_width = element_bytes(to);
   const uint64_t first_element = (offset_bytes - carried_.size()) / width;
@@ -131,14 +131,14 @@ TensorPiece TensorStream::turned(size_t part, uint64_t offset_bytes, std::span<c
   turned_.resize(elements * new_width);
   const std::span<std::byte> target(turned_);
   if (whole_from_carried == 1) {
-    convert_elements(from, carried_, to, target.first(new_width));
+    overflows_ += convert_elements(from, carried_, to, target.first(new_width));
     carried_.clear();
   }
   const uint64_t direct = elements - whole_from_carried;
-  convert_elements(from, bytes.first(direct * width), to, target.subspan(whole_from_carried * new_width));
+  overflows_ += convert_elements(from, bytes.first(direct * width), to, target.subspan(whole_from_carried * new_width));
   const std::span<const std::byte> rest = bytes.subspan(direct * width);
   carried_.insert(carried_.end(), rest.begin(), rest.end());
-  return {.tensor = part, .offset_bytes = first_element * new_width, .bytes = target};
+  return {.item = part, .offset_bytes = first_element * new_width, .bytes = target};
 }
 
 }  // namespace headrace::convert

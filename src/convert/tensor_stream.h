@@ -24,11 +24,7 @@ struct TensorOrder {
   std::optional<DType> as;  // only from is_float_source() to is_float_target()
 };
 
-struct TensorPiece {
-  size_t tensor = 0;          // index into the orders
-  uint64_t offset_bytes = 0;  // in what the tensor is turned into
-  std::span<const std::byte> bytes;
-};
+using TensorPiece = Piece;  // of the order's tensor, and of what it is turned into
 
 // The bytes that the tensor has when it is read so.
 [[nodiscard]] uint64_t ordered_bytes(const CheckpointSet& set, const TensorOrder& order);
@@ -43,6 +39,8 @@ class TensorStream {
 
   // In order, without a gap; tensors of no bytes are left out. Nothing at the end. A piece stays until the next call.
   [[nodiscard]] Result<std::optional<TensorPiece>> next();
+  // How many finite elements became infinite in another type so far.
+  [[nodiscard]] uint64_t overflows() const noexcept { return overflows_; }
 
  private:
   struct Part {
@@ -63,6 +61,7 @@ class TensorStream {
   std::vector<std::byte> gathered_;
   std::vector<std::byte> carried_;  // the first bytes of an element that a piece cut
   std::vector<std::byte> turned_;
+  uint64_t overflows_ = 0;
 };
 
 // The bytes from a tensor's first element to behind its last one.

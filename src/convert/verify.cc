@@ -152,7 +152,7 @@ class FileCheck {
   }
 
   void take(const RangePiece& piece, VerifiedFile& facts) {
-    const Part& part = parts_[piece.range];
+    const Part& part = parts_[piece.item];
     const bool last = piece.offset_bytes + piece.bytes.size() == part.bytes;
     if (part.lead) {
       if (piece.offset_bytes == 0) lead_.clear();

@@ -37,6 +37,7 @@ struct Command {
 // Each adds itself to the program. The order here is that of the help.
 [[nodiscard]] Command add_inspect(CLI::App& program);
 [[nodiscard]] Command add_verify(CLI::App& program);
+[[nodiscard]] Command add_convert(CLI::App& program);
 
 // Adds the paragraph of examples that ends each help text.
 void add_examples(CLI::App& command, const std::string& examples);
