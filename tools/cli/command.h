@@ -38,7 +38,10 @@ struct Command {
 [[nodiscard]] Command add_inspect(CLI::App& program);
 [[nodiscard]] Command add_verify(CLI::App& program);
 [[nodiscard]] Command add_convert(CLI::App& program);
+[[nodiscard]] Command add_demo(CLI::App& program);
 
+// A command that is written in Python: what follows it on the command line goes there, behind `words`, --help included.
+[[nodiscard]] Command pass_to_python(CLI::App* command, std::vector<std::string> words);
 // Adds the paragraph of examples that ends each help text.
 void add_examples(CLI::App& command, const std::string& examples);
 // An option whose value is one of `choices`; a misspelt one is refused with the nearest.

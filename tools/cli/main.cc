@@ -89,9 +89,9 @@ Exit run(Console& console, int argc, char** argv) {
   program.set_help_flag("--help,-h", "Print this help and exit.");
   program.require_subcommand(1);
   const std::vector<Command> commands = {add_inspect(program), add_verify(program), add_convert(program),
-                                         add_completion(program)};
+                                         add_demo(program), add_completion(program)};
   for (const Command& command : commands)
-    command.parser->set_help_flag("--help,-h", "Print this help and exit.");
+    if (!command.parser->get_prefix_command()) command.parser->set_help_flag("--help,-h", "Print this help and exit.");
   add_examples(program,
                "headrace COMMAND --help tells about a command.\n\n"
                "Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 data are corrupt.");

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -55,6 +56,7 @@ std::optional<std::string> read_until_end(int descriptor) {
 }  // namespace
 
 std::string python_program() {
+  if (const char* named = std::getenv("HEADRACE_PYTHON"); named != nullptr && *named != '\0') return named;
   const std::string own = own_path();
   const size_t slash = own.rfind('/');
   if (slash != std::string::npos) {

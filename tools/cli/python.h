@@ -12,7 +12,8 @@
 
 namespace headrace::cli {
 
-// The python3 beside this program, as in the environment that pip installed both into; else the one on PATH.
+// What HEADRACE_PYTHON names; else the python3 beside this program, as in the environment that pip installed both into; else the
+// one on PATH.
 [[nodiscard]] std::string python_program();
 // Becomes `python3 -m headrace ARGUMENTS`; returns only to say why that was not possible.
 [[nodiscard]] Exit become_python(Console& console, const std::vector<std::string>& arguments);
