@@ -20,7 +20,7 @@ namespace headrace {
 
 struct InspectedFile {
   std::string path;
-  std::string format;  // checkpoint_format_name()
+  std::string format;  // checkpoint_format_name(), or "dcp"
   uint64_t bytes = 0;
   uint64_t storages = 0;
   uint64_t storage_bytes = 0;
@@ -39,6 +39,7 @@ struct InspectedTensor {
   uint64_t bytes = 0;            // of its elements
   uint64_t alignment_bytes = 0;  // the largest power of two that divides the offset
   bool contiguous = true;
+  uint64_t pieces = 1;      // that it was cut into: in DCP folders; the offset is then that of the first one's archive
   std::string shares_with;  // the name of the first tensor in the same storage; empty where this is the first
 };
 
@@ -47,6 +48,7 @@ struct Inspection {
   std::vector<InspectedFile> files;
   std::optional<std::string> index;      // path of the shards' index
   std::vector<InspectedTensor> tensors;  // file by file, in the order of each
+  std::vector<StoredValue> others;       // what torch files hold besides tensors
   std::vector<CheckpointProblem> problems;
 };
 
@@ -54,7 +56,7 @@ struct InspectOptions {
   std::function<bool()> interrupted = {};
 };
 
-// ErrorCode::corrupt when a file breaks its format: then there is nothing to tell about it.
+// What CheckpointSet::open() takes, and folders of torch.distributed.checkpoint. ErrorCode::corrupt when a file breaks its format: then there is nothing to tell about it.
 [[nodiscard]] HEADRACE_EXPORT Result<Inspection> inspect_checkpoint(Handle& handle, const std::string& path,
                                                                     const InspectOptions& options = {});
 

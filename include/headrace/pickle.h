@@ -64,9 +64,15 @@ enum class UnknownGlobals : uint8_t {
             // and to decide whether torch's own unpickler has to take over
 };
 
+enum class PickleProtocols : uint8_t {
+  torch,  // the opcodes that torch's weights_only unpickler takes: those of protocol 2, mostly
+  later,  // and those of protocol 4 that Python's pickler writes by default for plain objects. For inspection
+};
+
 struct PickleOptions {
   uint64_t base_offset_bytes = 0;  // where the input starts in its file: added to every offset told
   UnknownGlobals unknown_globals = UnknownGlobals::refuse;
+  PickleProtocols protocols = PickleProtocols::torch;
 };
 
 // Python 2's names are told as Python 3's: __builtin__.set is builtins.set.

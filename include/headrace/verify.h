@@ -50,7 +50,8 @@ struct Verification {
 };
 
 // Structure, sums of all records, ranges, and the index against the files. What is wrong is among the problems; an Error means
-// that it could not be told: a file that is not there, a device that does not read, an interruption.
+// that it could not be told: a file that is not there, a device that does not read, an interruption. Takes what
+// inspect_checkpoint() takes.
 [[nodiscard]] HEADRACE_EXPORT Result<Verification> verify_checkpoint(Handle& handle, const std::string& path,
                                                                      const VerifyOptions& options = {});
 

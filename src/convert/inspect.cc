@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "convert/dcp.h"
+
 namespace headrace {
 namespace {
 
@@ -22,8 +24,10 @@ class Inspector {
   Inspector(const CheckpointSet& set, const std::string& path) : set_(set) { inspection_.path = path; }
 
   Inspection run() {
-    for (const CheckpointFile& file : set_.files())
+    for (const CheckpointFile& file : set_.files()) {
       inspection_.files.push_back(facts_of(file));
+      inspection_.others.insert(inspection_.others.end(), file.other_values().begin(), file.other_values().end());
+    }
     for (const CheckpointSet::Tensor& tensor : set_.tensors())
       inspection_.tensors.push_back(facts_of(tensor));
     find_shared();
@@ -151,6 +155,7 @@ uint64_t element_count(const std::vector<uint64_t>& shape) noexcept {
 }
 
 Result<Inspection> inspect_checkpoint(Handle& handle, const std::string& path, const InspectOptions& options) {
+  if (convert::is_dcp_folder(path)) return convert::inspect_dcp(path);
   const LoadOptions load = {.verify = Verify::automatic, .interrupted = options.interrupted};
   Result<CheckpointSet> set = CheckpointSet::open(handle, path, load);
   if (!set) return std::unexpected(std::move(set).error());

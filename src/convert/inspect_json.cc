@@ -36,6 +36,7 @@ Json tensor_json(const InspectedTensor& tensor) {
           {"offset_bytes", tensor.offset_bytes},
           {"alignment_bytes", tensor.alignment_bytes},
           {"contiguous", tensor.contiguous},
+          {"pieces", tensor.pieces},
           {"shares_with", convert::text_or_null(tensor.shares_with)}};
 }
 
@@ -58,6 +59,10 @@ std::string to_json(const Inspection& inspection) {
   }
   json["totals"] = {{"tensors", inspection.tensors.size()}, {"elements", elements}, {"bytes", bytes}};
   json["tensors"] = std::move(tensors);
+  Json others = Json::array();
+  for (const StoredValue& value : inspection.others)
+    others.push_back({{"name", value.name}, {"text", value.text}});
+  json["others"] = std::move(others);
   json["problems"] = convert::problems(inspection.problems);
   return convert::text(json);
 }

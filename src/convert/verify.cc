@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/crc32.h"
+#include "convert/dcp.h"
 #include "convert/elements.h"
 #include "convert/progress_meter.h"
 #include "convert/range_stream.h"
@@ -225,6 +226,7 @@ bool Verification::good() const noexcept {
 }
 
 Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, const VerifyOptions& options) {
+  if (convert::is_dcp_folder(path)) return convert::verify_dcp(handle, path, options);
   Verification result;
   result.path = path;
   const auto tell = [&](const Error& error) {

@@ -47,6 +47,11 @@ enum class Opcode : uint8_t {
   newfalse = 0x89,
   long1 = 0x8a,
   empty_set = 0x8f,
+  // Only with PickleProtocols::later.
+  short_binunicode = 0x8c,
+  stack_global = 0x93,
+  memoize = 0x94,
+  frame = 0x95,
 };
 
 struct OpcodeFacts {

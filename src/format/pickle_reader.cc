@@ -30,7 +30,8 @@ constexpr size_t kPickleBytesMax = UINT32_MAX;
 PickleReader::PickleReader(std::span<const std::byte> input, const PickleOptions& options)
     : input_(input.first(std::min(input.size(), kPickleBytesMax))),
       input_was_cut_(input.size() > kPickleBytesMax),
-      collect_(options.unknown_globals == UnknownGlobals::collect) {
+      collect_(options.unknown_globals == UnknownGlobals::collect),
+      later_(options.protocols == PickleProtocols::later) {
   out_.input_ = input_;
   out_.base_offset_bytes_ = options.base_offset_bytes;
 }
@@ -66,7 +67,7 @@ bool PickleReader::execute(Opcode opcode) {
     case Opcode::binint: return binint(4);
     case Opcode::long1: return long1();
     case Opcode::binfloat: return binfloat();
-    case Opcode::binunicode: return binunicode();
+    case Opcode::binunicode: return binunicode(4);
     case Opcode::short_binstring: return short_binstring();
     case Opcode::empty_list: return push(PickleKind::list, 0);
     case Opcode::empty_dict: return push(PickleKind::dict, 0);
@@ -88,6 +89,10 @@ bool PickleReader::execute(Opcode opcode) {
     case Opcode::reduce: return reduce();
     case Opcode::newobj: return newobj();
     case Opcode::build: return build();
+    case Opcode::short_binunicode: return later_ ? binunicode(1) : unsupported();
+    case Opcode::stack_global: return later_ ? stack_global() : unsupported();
+    case Opcode::memoize: return later_ ? memoize() : unsupported();
+    case Opcode::frame: return later_ ? frame() : unsupported();
   }
   return unsupported();
 }
@@ -187,9 +192,22 @@ bool PickleReader::binfloat() {
   return push(PickleKind::real, value);
 }
 
-bool PickleReader::binunicode() {
-  if (!need(4)) return false;
-  const uint32_t length = take_number(4);
+// Frames only help readers of streams: their lengths need not be looked at.
+bool PickleReader::frame() {
+  if (!need(8)) return false;
+  take(8);
+  return true;
+}
+
+bool PickleReader::memoize() {
+  if (!need_items(1)) return false;
+  memo_.put(memoized_++, stack_.back());
+  return true;
+}
+
+bool PickleReader::binunicode(size_t length_bytes) {
+  if (!need(length_bytes)) return false;
+  const uint32_t length = take_number(length_bytes);
   if (!need(length)) return false;
   const auto begin = static_cast<uint32_t>(position_);
   const size_t valid = format::valid_utf8_bytes(take(length), format::Surrogates::accept);

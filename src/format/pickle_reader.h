@@ -17,6 +17,7 @@
 
 #include <headrace/pickle.h>
 
+#include "format/pickle_globals.h"
 #include "format/pickle_memo.h"
 #include "format/pickle_opcodes.h"
 
@@ -164,7 +165,9 @@ class PickleReader {
   bool binint(size_t bytes);
   bool long1();
   bool binfloat();
-  bool binunicode();
+  bool binunicode(size_t length_bytes);
+  bool frame();
+  bool memoize();
   bool short_binstring();
   bool push_tuple(size_t begin);
   bool tuple_from_mark();
@@ -181,6 +184,8 @@ class PickleReader {
   // Globals and what is made of them: pickle_reader_objects.cc.
   bool take_line(std::string_view& line);
   bool global();
+  bool stack_global();
+  bool global_of(const format::GlobalName& written);
   bool is_string(PickleNode index) const;
   bool binpersid();
   bool may_be_key(PickleNode key);
@@ -196,6 +201,8 @@ class PickleReader {
   std::span<const std::byte> input_;
   bool input_was_cut_ = false;
   bool collect_ = false;
+  bool later_ = false;
+  uint32_t memoized_ = 0;
   size_t position_ = 0;
   size_t opcode_offset_ = 0;
   uint8_t opcode_ = 0;  // for messages; 0: none

@@ -47,7 +47,24 @@ bool PickleReader::take_line(std::string_view& line) {
 
 bool PickleReader::global() {
   format::GlobalName written;
-  if (!take_line(written.module) || !take_line(written.name)) return false;
+  return take_line(written.module) && take_line(written.name) && global_of(written);
+}
+
+// Module and name are texts on the stack.
+bool PickleReader::stack_global() {
+  if (!need_items(2)) return false;
+  const PickleNode name = pop();
+  const PickleNode module = pop();
+  if (node(module).kind != PickleKind::text || node(name).kind != PickleKind::text)
+    return fail("needs two texts on the stack");
+  const auto text_of = [&](PickleNode text) {
+    const uint64_t halves = node(text).value;
+    return as_characters(input_.subspan(static_cast<uint32_t>(halves), halves >> 32));
+  };
+  return global_of({.module = text_of(module), .name = text_of(name)});
+}
+
+bool PickleReader::global_of(const format::GlobalName& written) {
   const format::GlobalName meant = format::python3_name(written);
   scratch_.assign(meant.module);
   scratch_ += '.';

@@ -55,12 +55,14 @@ void print_files(Console& console, const Inspection& inspection) {
   for (const InspectedFile& file : inspection.files)
     bytes += file.bytes;
   const bool several = inspection.files.size() > 1;
-  console.line(fmt::format("{}: {}, {}, {} tensors, {} elements", printable(inspection.path),
-                           several ? fmt::format("{} files", inspection.files.size()) : inspection.files.front().format,
-                           show_bytes(bytes), show_count(all.tensors), show_count(all.elements)));
+  console.line(fmt::format(
+      "{}: {}, {}, {} tensors, {} elements", printable(inspection.path),
+      inspection.files.size() == 1 ? inspection.files.front().format : fmt::format("{} files", inspection.files.size()),
+      show_bytes(bytes), show_count(all.tensors), show_count(all.elements)));
   if (inspection.index) console.line(fmt::format("  index {}", printable(*inspection.index)));
   for (const InspectedFile& file : inspection.files) {
-    const std::string sums = file.storages_with_crc32 == 0 ? "no checksums"
+    const std::string sums = file.format == "dcp"            ? "archives with sums of their own"
+                             : file.storages_with_crc32 == 0 ? "no checksums"
                              : file.storages_with_crc32 == file.storages
                                  ? "CRC-32 of every storage"
                                  : fmt::format("CRC-32 of {} of {} storages", file.storages_with_crc32, file.storages);
@@ -91,6 +93,7 @@ void print_tensors(Console& console, const Inspection& inspection) {
   for (const InspectedTensor& tensor : inspection.tensors) {
     std::string name = printable(tensor.name);
     if (!tensor.shares_with.empty()) name += fmt::format(" (in the storage of {})", printable(tensor.shares_with));
+    if (tensor.pieces != 1) name += fmt::format(" ({} pieces)", tensor.pieces);
     if (!tensor.contiguous) name += " (strided)";
     std::vector<std::string> cells = {name,
                                       std::string(dtype_facts(tensor.dtype).name),
@@ -131,6 +134,18 @@ void print_tree(Console& console, const std::vector<InspectedTensor>& tensors) {
     console.line(line);
 }
 
+// Values beside the tensors: steps, learning rates, versions.
+void print_others(Console& console, const std::vector<StoredValue>& others) {
+  if (others.empty()) return;
+  constexpr size_t kShown = 50;
+  Table table({{"other value"}, {"is"}});
+  for (size_t i = 0; i < std::min(others.size(), kShown); ++i)
+    table.row({printable(others[i].name), printable(others[i].text.substr(0, 100))});
+  console.line();
+  table.print(console);
+  if (others.size() > kShown) console.line(fmt::format("and {} more; --json tells all", others.size() - kShown));
+}
+
 void choose(std::vector<InspectedTensor>& tensors, const Options& options) {
   if (!options.filter.empty())
     std::erase_if(tensors,
@@ -158,6 +173,7 @@ void print_text(Console& console, const Inspection& inspection, const Options& o
     else if (!options.summary)
       print_tensors(console, inspection);
   }
+  if (!options.summary) print_others(console, inspection.others);
   if (!inspection.problems.empty()) console.line();
   print_problems(console, inspection.problems);
 }
