@@ -20,6 +20,7 @@
 #include <headrace/pickle_writer.h>
 #include <headrace/progress.h>
 #include <headrace/region.h>
+#include <headrace/report.h>
 #include <headrace/request.h>
 #include <headrace/tensor.h>
 #include <headrace/transfer.h>

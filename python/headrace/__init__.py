@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from . import torch as torch
     from ._load import load as load
     from ._open import open as open
+    from ._report import report as report
     from ._save import save as save
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "Route",
     "EngineInfo",
     "probe_engines",
+    "report",
     "wait",
     "as_completed",
     "DoneAndNotDone",
@@ -92,7 +94,7 @@ __all__ = [
 ]
 
 _LAZY_MODULES = ("torch", "numpy", "safetensors", "demo", "deepnvme", "fastpersist", "integrations")
-_LAZY_FUNCTIONS = {"save": "_save", "load": "_load", "open": "_open"}
+_LAZY_FUNCTIONS = {"save": "_save", "load": "_load", "open": "_open", "report": "_report"}
 
 
 def __getattr__(name: str) -> ModuleType | object:

@@ -514,3 +514,6 @@ class CheckpointFile:
         """
         Makes the pickle's object from the globals in `table`; `build` applies a state to an object, `empty_like` gives a storage without bytes the dtype of a reference to it.
         """
+
+def report_json(folders: tuple[headrace._types.Path, ...]) -> str:
+    """For headrace.report: everything but what Python itself knows."""

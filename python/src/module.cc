@@ -20,6 +20,7 @@
 #include "file_object.h"
 #include "handle_object.h"
 #include "interpreter.h"
+#include "report.h"
 #include "route.h"
 #include "transfer_object.h"
 #include "waiting.h"
@@ -69,6 +70,7 @@ NB_MODULE(_core, module) {
   bind_handle(module);
   bind_waiting(module);
   bind_checkpoint(module);
+  bind_report(module);
   install_log_sink();
   import_attribute("atexit", "register")(nb::cpp_function(&leave_python));
 }

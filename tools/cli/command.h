@@ -35,6 +35,7 @@ struct Command {
 };
 
 // Each adds itself to the program. The order here is that of the help.
+[[nodiscard]] Command add_report(CLI::App& program);
 [[nodiscard]] Command add_inspect(CLI::App& program);
 [[nodiscard]] Command add_verify(CLI::App& program);
 [[nodiscard]] Command add_convert(CLI::App& program);

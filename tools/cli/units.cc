@@ -74,6 +74,16 @@ std::string show_bytes(uint64_t bytes) {
   return fmt::format("{:.{}f} {}", value, decimals, kNames[name]);
 }
 
+std::string show_binary_bytes(uint64_t bytes) {
+  static constexpr std::array<std::string_view, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t name = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && name + 1 < kNames.size()) {
+    bytes /= 1024;
+    ++name;
+  }
+  return fmt::format("{} {}", bytes, kNames[name]);
+}
+
 std::string show_rate(uint64_t bytes, double seconds) {
   if (seconds <= 0) return "- GB/s";
   return fmt::format("{:.2f} GB/s", static_cast<double>(bytes) / 1e9 / seconds);

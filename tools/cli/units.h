@@ -17,6 +17,8 @@ namespace headrace::cli {
 
 // "0 B", "999 B", "1.50 KB", "2.21 GB": powers of 1000, three digits.
 [[nodiscard]] std::string show_bytes(uint64_t bytes);
+// "4 MiB", "512 B", "1000 B": exact, for what is a power of two.
+[[nodiscard]] std::string show_binary_bytes(uint64_t bytes);
 // "3.02 GB/s"
 [[nodiscard]] std::string show_rate(uint64_t bytes, double seconds);
 // "0.42 s", "1:05", "2:00:10"
