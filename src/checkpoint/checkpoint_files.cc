@@ -250,6 +250,7 @@ Result<CheckpointFiles> find_checkpoint_files(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return of_folder(path);
   if (path.ends_with(kIndexSuffix) && fs::is_regular_file(status)) return of_index(path, {});
+  if (error.value() == ENOTDIR) return failed(path, error);
   if (status.type() != fs::file_type::not_found) {
     if (error) return failed(path, error);
     return CheckpointFiles{.paths = {path}, .index = std::nullopt};
