@@ -4,7 +4,7 @@
 // Every file is closed, and so gone, when the last owner lets go.
 #include "diagnose/bench_files.h"
 
-#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -212,6 +212,8 @@ Result<Buffer> BenchmarkFiles::Impl::memory(uint64_t bytes, PageKind pages) {
   }
   Result<Buffer> made = Buffer::create(bytes, {.pages = pages});
   if (!made) return std::unexpected(told(std::move(made).error()));
+  // A fork, as to run fio, would have the kernel split the huge pages of memory that is registered, for all repeats to come.
+  if (made->bytes() != 0) (void)::madvise(made->data(), made->bytes(), MADV_DONTFORK);
   diagnose::fill_pattern({made->data(), made->bytes()}, diagnose::random_key(), 0);
   memory_ = *made;
   memory_pages_ = pages;
