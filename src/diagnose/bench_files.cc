@@ -33,6 +33,7 @@ constexpr uint64_t kReserveBytesMax =
     base::kGiB;  // stays free beside the files, or 5 % of the file system, if that is less
 constexpr uint64_t kReserveShare = 20;
 constexpr uint64_t kFillPieceBytes = 32 * base::kMiB;
+constexpr uint64_t kTouchPieceBytes = 8 * base::kMiB;
 constexpr const char* kOperation = "benchmark";
 
 Error refused(const std::string& path, std::string detail) {
@@ -200,7 +201,7 @@ Status BenchmarkFiles::Impl::fill(uint32_t index, uint64_t bytes, Need need, dia
   return {};
 }
 
-Result<Buffer> BenchmarkFiles::Impl::memory(uint64_t bytes, PageKind pages) {
+Result<Buffer> BenchmarkFiles::Impl::memory(uint64_t bytes, PageKind pages, diagnose::ProgressMeter& meter) {
   if (memory_.bytes() >= bytes && memory_pages_ == pages) return memory_;
   memory_ = {};  // first, so that the two need not fit together
   // Touching more than there is would not fail but have the kernel end some process.
@@ -214,7 +215,13 @@ Result<Buffer> BenchmarkFiles::Impl::memory(uint64_t bytes, PageKind pages) {
   if (!made) return std::unexpected(told(std::move(made).error()));
   // A fork, as to run fio, would have the kernel split the huge pages of memory that is registered, for all repeats to come.
   if (made->bytes() != 0) (void)::madvise(made->data(), made->bytes(), MADV_DONTFORK);
-  diagnose::fill_pattern({made->data(), made->bytes()}, diagnose::random_key(), 0);
+  const uint64_t key = diagnose::random_key();
+  // A virtual machine may have to ask its host for each page: minutes, for much memory.
+  for (uint64_t offset = 0; offset < made->bytes(); offset += kTouchPieceBytes) {
+    if (meter.tick("preparing memory")) return std::unexpected(diagnose::interrupted());
+    const std::span part(made->data() + offset, std::min(kTouchPieceBytes, made->bytes() - offset));
+    diagnose::fill_pattern(part, key, offset);
+  }
   memory_ = *made;
   memory_pages_ = pages;
   return made;

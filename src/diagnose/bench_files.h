@@ -52,7 +52,7 @@ class BenchmarkFiles::Impl {
   [[nodiscard]] Status fill(uint32_t index, uint64_t bytes, Need need, diagnose::ProgressMeter& meter);
 
   // At least that much memory of that kind, touched. Measurements share it: one runs at a time.
-  [[nodiscard]] Result<Buffer> memory(uint64_t bytes, PageKind pages);
+  [[nodiscard]] Result<Buffer> memory(uint64_t bytes, PageKind pages, diagnose::ProgressMeter& meter);
 
  private:
   struct Entry {

@@ -94,7 +94,7 @@ struct Passes {
   }
 };
 
-Status IoBenchmark::Impl::make_ready() {
+Status IoBenchmark::Impl::open_handles() {
   const bool existing = files_->origin() == BenchmarkFiles::Impl::Origin::existing;
   if (existing && !reads()) return refused("files that exist are only read, never written");
   if (existing && validates())
@@ -118,10 +118,11 @@ Status IoBenchmark::Impl::make_ready() {
     if (i == 0) facts_ = handle->facts();
     lanes_.push_back({.handle = *std::move(handle), .memory = {}});
   }
-  return take_memory(facts_.block_bytes);
+  return {};
 }
 
-Status IoBenchmark::Impl::take_memory(uint64_t block_bytes) {
+Status IoBenchmark::Impl::take_memory(diagnose::ProgressMeter& meter) {
+  const uint64_t block_bytes = facts_.block_bytes;
   uint64_t bytes_max = settings_.memory_bytes_max;
   if (bytes_max == 0)
     bytes_max =
@@ -134,7 +135,7 @@ Status IoBenchmark::Impl::take_memory(uint64_t block_bytes) {
         fmt::format("validating keeps all {} bytes in memory, and {} are allowed", repeat_bytes(), bytes_max));
   }
   const uint64_t stride = base::align_up(lane_bytes, os::kHugePageBytes);
-  Result<Buffer> memory = files_->memory(stride * lanes_.size(), settings_.pages);
+  Result<Buffer> memory = files_->memory(stride * lanes_.size(), settings_.pages, meter);
   if (!memory) return std::unexpected(std::move(memory).error());
   memory_ = *std::move(memory);
   for (size_t i = 0; i < lanes_.size(); ++i)
@@ -150,7 +151,8 @@ uint64_t IoBenchmark::Impl::missing_bytes() const {
   return missing;
 }
 
-Status IoBenchmark::Impl::fill(diagnose::ProgressMeter& meter) {
+Status IoBenchmark::Impl::make_ready(diagnose::ProgressMeter& meter) {
+  if (Status taken = take_memory(meter); !taken) return taken;
   if (!reads() || !moves_bytes()) return {};
   for (uint32_t i = 0; i < files_->count(); ++i) {
     if (Status filled = files_->fill(i, settings_.bytes, need(), meter); !filled) return filled;
@@ -186,7 +188,8 @@ Result<IoSample> IoBenchmark::Impl::prepare_repeat(uint64_t key, diagnose::Progr
     if (!resident) sample.resident_bytes.reset();
     if (sample.resident_bytes) *sample.resident_bytes += *resident;
   }
-  if (settings_.direct == Ladder::never) diagnose::prime_memory(sample.bytes);
+  if (settings_.direct == Ladder::never && diagnose::prime_memory(sample.bytes, meter) == diagnose::Primed::stopped)
+    return std::unexpected(diagnose::interrupted());
   return sample;
 }
 
@@ -406,9 +409,9 @@ IoBenchmark::~IoBenchmark() = default;
 Result<IoBenchmark> IoBenchmark::prepare(const BenchmarkFiles& files, const IoSettings& settings,
                                          const Progress& progress) {
   auto impl = std::make_unique<Impl>(files.internal(), settings);
-  if (Status ready = impl->make_ready(); !ready) return std::unexpected(std::move(ready).error());
+  if (Status opened = impl->open_handles(); !opened) return std::unexpected(std::move(opened).error());
   diagnose::ProgressMeter meter(progress, impl->missing_bytes());
-  if (Status filled = impl->fill(meter); !filled) return std::unexpected(std::move(filled).error());
+  if (Status ready = impl->make_ready(meter); !ready) return std::unexpected(std::move(ready).error());
   return IoBenchmark(std::move(impl));
 }
 

@@ -28,11 +28,12 @@ class IoBenchmark::Impl {
   Impl(std::shared_ptr<BenchmarkFiles::Impl> files, const IoSettings& settings)
       : files_(std::move(files)), settings_(settings), machine_(diagnose::describe_machine()) {}
 
-  // With the settings checked: see IoBenchmark::prepare.
-  [[nodiscard]] Status make_ready();
-  // What make_ready() does not do yet: fills files that are to be read. The bytes it writes are known before.
+  // Checks the settings and makes the handles: see IoBenchmark::prepare.
+  [[nodiscard]] Status open_handles();
+  // What make_ready() is going to write.
   [[nodiscard]] uint64_t missing_bytes() const;
-  [[nodiscard]] Status fill(diagnose::ProgressMeter& meter);
+  // What takes longer: touches the memory, and fills files that are to be read.
+  [[nodiscard]] Status make_ready(diagnose::ProgressMeter& meter);
 
   [[nodiscard]] Result<IoSample> run(Count count, diagnose::ProgressMeter& meter);
   [[nodiscard]] uint64_t repeat_bytes() const noexcept { return settings_.bytes * settings_.files_at_once; }
@@ -49,7 +50,7 @@ class IoBenchmark::Impl {
     base::LatencyHistogram::Counts latencies = {};
   };
 
-  [[nodiscard]] Status take_memory(uint64_t block_bytes);
+  [[nodiscard]] Status take_memory(diagnose::ProgressMeter& meter);
   [[nodiscard]] Result<IoSample> prepare_repeat(uint64_t key, diagnose::ProgressMeter& meter);
   [[nodiscard]] Status time(IoSample& sample, diagnose::ProgressMeter& meter);
   [[nodiscard]] Status wait_for(Passes& passes, uint64_t device_before, diagnose::ProgressMeter& meter) const;

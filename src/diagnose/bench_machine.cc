@@ -167,17 +167,21 @@ std::optional<DeviceBytes> device_bytes() {
   return DeviceBytes{.read = *read, .written = *written};
 }
 
-void prime_memory(uint64_t bytes) {
+Primed prime_memory(uint64_t bytes, ProgressMeter& meter) {
+  constexpr uint64_t kLookEveryBytes = uint64_t{8} << 20;
   const uint64_t bound = available_memory_bytes().value_or(0) / 2;
   const uint64_t wanted = std::min(bytes > bound / 4 ? bound : 4 * bytes, bound);
-  if (wanted == 0) return;
+  if (wanted == 0) return Primed::done;
   const Result<os::Mapping> memory =
       os::Mapping::create(wanted, PageKind::transparent, os::ForkPolicy::keep_out_of_children);
-  if (!memory) return;
+  if (!memory) return Primed::done;
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   volatile std::byte* const first = memory->data();
-  for (uint64_t at = 0; at < wanted; at += page)
+  for (uint64_t at = 0; at < wanted; at += page) {
+    if (at % kLookEveryBytes == 0 && meter.tick("preparing memory")) return Primed::stopped;
     first[at] = std::byte{1};
+  }
+  return Primed::done;
 }
 
 }  // namespace headrace::diagnose

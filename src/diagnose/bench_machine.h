@@ -12,6 +12,8 @@
 
 #include <headrace/benchmark.h>
 
+#include "diagnose/bench_progress.h"
+
 namespace headrace::diagnose {
 
 [[nodiscard]] BenchmarkMachine describe_machine();
@@ -34,6 +36,7 @@ struct DeviceBytes {
 
 // Memory of a virtual machine may have gone back to its host, and whoever touches it first pays. So that the page cache does not
 // pay in the middle of a measurement, this touches and frees four times `bytes`, half of what is available at most.
-void prime_memory(uint64_t bytes);
+enum class Primed : uint8_t { done, stopped };
+[[nodiscard]] Primed prime_memory(uint64_t bytes, ProgressMeter& meter);
 
 }  // namespace headrace::diagnose

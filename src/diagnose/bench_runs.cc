@@ -51,6 +51,13 @@ class Contest {
     }
     const uint32_t rounds = options_.settings.warm_ups + options_.settings.repeats;
     diagnose::ProgressMeter meter(progress_, total_bytes(rounds));
+    for (Contender& contender : contenders_) {
+      if (!contender.benchmark) continue;
+      if (Status ready = contender.benchmark->make_ready(meter); !ready) {
+        if (Status left = out(contender, std::move(ready).error()); !left)
+          return std::unexpected(std::move(left).error());
+      }
+    }
     for (uint32_t round = 0; round < rounds; ++round) {
       if (Status played = play(round, meter); !played) return std::unexpected(std::move(played).error());
     }
@@ -79,8 +86,8 @@ class Contest {
     contenders_.push_back({.engine = engine,
                            .direction = direction,
                            .benchmark = std::make_unique<IoBenchmark::Impl>(files_.internal(), settings)});
-    Status ready = contenders_.back().benchmark->make_ready();
-    return ready ? ready : out(contenders_.back(), std::move(ready).error());
+    Status opened = contenders_.back().benchmark->open_handles();
+    return opened ? opened : out(contenders_.back(), std::move(opened).error());
   }
 
   // The next ones go on without it, unless they would meet the same.
@@ -125,10 +132,10 @@ class Contest {
 Result<IoResult> benchmark_io(const BenchmarkFiles& files, const IoSettings& settings, const Progress& progress) {
   if (Status usable = check_repeats(settings); !usable) return std::unexpected(std::move(usable).error());
   IoBenchmark::Impl benchmark(files.internal(), settings);
-  if (Status ready = benchmark.make_ready(); !ready) return std::unexpected(std::move(ready).error());
+  if (Status opened = benchmark.open_handles(); !opened) return std::unexpected(std::move(opened).error());
   const uint32_t rounds = settings.warm_ups + settings.repeats;
   diagnose::ProgressMeter meter(progress, benchmark.missing_bytes() + rounds * benchmark.repeat_bytes());
-  if (Status filled = benchmark.fill(meter); !filled) return std::unexpected(std::move(filled).error());
+  if (Status ready = benchmark.make_ready(meter); !ready) return std::unexpected(std::move(ready).error());
   for (uint32_t round = 0; round < rounds; ++round) {
     const Result<IoSample> sample = benchmark.run(counts(settings, round), meter);
     if (!sample) return std::unexpected(sample.error());
