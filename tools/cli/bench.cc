@@ -14,14 +14,7 @@ Command add_bench_checkpoint(CLI::App& bench) {
       "Compare ways to save and load checkpoints; needs torch.\n"
       "The micro-benchmarks of DeepSpeed's FastPersist guide: tensor, model, engine, load. Everything behind the word "
       "goes to `python3 -m headrace bench checkpoint`, also --help.");
-  command->set_help_flag();  // the program in Python has one of its own
-  command->prefix_command();
-  return {command, [command](Console& console) {
-            std::vector<std::string> words = {"bench", "checkpoint"};
-            for (const std::string& word : command->remaining())
-              words.push_back(word);
-            return become_python(console, words);
-          }};
+  return pass_to_python(command, {"bench", "checkpoint"});
 }
 
 Command add_bench(CLI::App& program) {
