@@ -27,7 +27,6 @@ QUICK = ("--io-size", "16M", "--repeats", "2", "--no-fio")
 
 # Of DeepSpeed 0.19.8.
 DS_IO_OPTIONS = (
-)
     "--folder",
     "--folder_to_device_mapping",
     "--io_size",
@@ -50,7 +49,7 @@ DS_IO_OPTIONS = (
     "--torch_legacy_save",
     "--use_accelerator_pin_memory",
     "--different_file_each_iteration",
-]
+)
 
 
 @pytest.fixture
