@@ -261,10 +261,15 @@ def test_a_byte_that_changes_meanwhile_ends_a_validation_with_status_3(folder: P
     process = start("io", folder, "--read", "--validate", "--io-size", "64M", "--repeats", "1000", "--no-fio")
     path = wait_for_files(process)[0]
     end = time.monotonic() + 40
-    while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
+    with open(path, "r+b", buffering=0) as file:
+        # A write of others beside a direct one fails that one: only once the file is filled to its end.
+        while os.pread(file.fileno(), 8, 64 * MIB - 8) in (b"", bytes(8)) and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        while process.poll() is None and time.monotonic() < end:
             os.pwrite(file.fileno(), b"\0\0\0\0", 12345)
-        time.sleep(0.02)
+            os.fdatasync(file.fileno())
+            time.sleep(0.1)
     _, err = process.communicate(timeout=10)
     assert process.returncode == 3, err
     assert "validate" in err

@@ -111,6 +111,7 @@ class Fio final : public Peer {
         fmt::format("--iomem={}", huge_ ? "mmaphuge" : "mmap"),
         "--fallocate=none",
         "--thread"};
+    if (!task_.drop_page_cache) all.emplace_back("--invalidate=0");  // fio does it by itself
     if (fixed_) all.insert(all.end(), {"--fixedbufs=1", "--registerfiles=1"});
     if (reading) all.emplace_back("--readonly");
     if (!reading && task_.durable) all.emplace_back("--end_fsync=1");

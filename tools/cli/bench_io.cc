@@ -146,6 +146,7 @@ class IoRun {
                            .direct = prepared.settings.direct != Ladder::never,
                            .registered = prepared.settings.registered != Ladder::never,
                            .durable = prepared.settings.durability == Durability::data,
+                           .drop_page_cache = prepared.settings.cache == CacheBefore::drop,
                            .bytes = prepared.settings.bytes};
     std::expected<std::unique_ptr<Peer>, std::string> fio = find_fio(task);
     rivals.push_back({.name = "fio", .peer = nullptr, .why_not = fio ? "" : fio.error()});

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +25,7 @@ struct PeerTask {
   bool direct = true;
   bool registered = true;
   bool durable = true;
+  bool drop_page_cache = true;
   uint64_t bytes = 0;  // from the start of each file
 };
 
