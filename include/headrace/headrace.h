@@ -5,6 +5,7 @@
 #pragma once
 
 #include <headrace/atomic_file.h>
+#include <headrace/benchmark.h>
 #include <headrace/buffer.h>
 #include <headrace/checkpoint.h>
 #include <headrace/checkpoint_set.h>

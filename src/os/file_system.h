@@ -49,6 +49,9 @@ class FileSystem {
   // A new file with these permissions, less the umask or by the folder's default ACL; locked (flock), so that
   // remove_orphans() can tell it from one whose process was killed.
   [[nodiscard]] virtual Result<OpenedFile> create_exclusive(const std::string& path, uint32_t mode);
+  // A new file in `folder` without a name, gone when its descriptor closes; readable and writable by this user only. Where the
+  // file system has no such thing, one whose name nobody can guess and which is removed at once. Errors name the folder.
+  [[nodiscard]] virtual Result<OpenedFile> create_unnamed(const std::string& folder);
   // Space and length at once. A file system that cannot preallocate only gets the length.
   [[nodiscard]] virtual Status allocate(int descriptor, uint64_t bytes, const std::string& path);
   // The length becomes at least `bytes`, and space for the last `unit_bytes` of them is taken; nothing ever shrinks, whoever

@@ -4,6 +4,7 @@
 // Any thread. Owns nothing.
 #include "os/page_cache.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -50,6 +51,15 @@ std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset, uint64_t
   }
   if (errno != ENOSYS && errno != EPERM) return std::nullopt;
   return sample(descriptor, offset, length);
+}
+
+int drop_from_cache(int descriptor) noexcept {
+  int rc = 0;
+  do {
+    rc = ::fdatasync(descriptor);
+  } while (rc != 0 && errno == EINTR);
+  if (rc != 0 && errno != EINVAL && errno != EROFS) return -errno;  // these two: there is nothing to write out
+  return -::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace headrace::os

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a file range sits in the page cache: cachestat (Linux 6.5), else a bounded sample.
+// How much of a file range sits in the page cache (cachestat, Linux 6.5, else a bounded sample), and getting rid of it.
 // Any thread.
 // Owns nothing.
 #pragma once
@@ -13,5 +13,9 @@ namespace headrace::os {
 // kernel cannot count. None when it cannot be told.
 [[nodiscard]] std::optional<uint64_t> resident_bytes(int descriptor, uint64_t offset_bytes,
                                                      uint64_t length_bytes) noexcept;
+
+// Writes what is dirty to the device and drops what the page cache has of the file. Advice: what others use or map stays.
+// Zero or a negative errno.
+int drop_from_cache(int descriptor) noexcept;
 
 }  // namespace headrace::os

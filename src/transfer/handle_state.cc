@@ -256,6 +256,13 @@ void HandleState::buffer_gone(uint64_t buffer_id) noexcept {
     worker->buffer_gone(buffer_id);
 }
 
+std::array<base::LatencyHistogram::Counts, 2> HandleState::latencies() const noexcept {
+  std::array<base::LatencyHistogram::Counts, 2> counts = {};
+  for (size_t i = 0; i < counts.size(); ++i)
+    counters_[i].latency.add_to(counts[i]);
+  return counts;
+}
+
 HandleStats HandleState::stats() const {
   HandleStats stats;
   for (plan::Direction direction : {plan::Direction::read, plan::Direction::write}) {

@@ -69,6 +69,8 @@ class HandleState : public std::enable_shared_from_this<HandleState>, public mem
   [[nodiscard]] const HandleFacts& facts() const noexcept { return facts_; }
   [[nodiscard]] const HandleOptions& options() const noexcept { return options_; }
   [[nodiscard]] HandleStats stats() const;
+  // Of finished reads and of finished writes, since the handle was made: two of them tell what happened in between.
+  [[nodiscard]] std::array<base::LatencyHistogram::Counts, 2> latencies() const noexcept;
 
   // --- for transfers and workers ---
   [[nodiscard]] RequestQueue& queue() noexcept { return queue_; }

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace bench compare A.json B.json`: what of a difference is more than noise.
+// One thread.
+// Owns its options and the two documents.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench.h"
+
+namespace headrace::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kDocumentBytesMax = size_t{64} << 20;
+
+struct Options {
+  std::string a;
+  std::string b;
+  double fail_below = 0;
+  bool anyway = false;
+  OutputForm form = OutputForm::text;
+};
+
+struct Row {
+  std::string name;
+  Spread a;
+  Spread b;
+  // B by A. The interval is that of the two medians taken together, at its widest.
+  double ratio = 0;
+  double low = 0;
+  double high = 0;
+};
+
+struct Comparison {
+  std::vector<Row> rows;
+  std::vector<std::string> differences;  // of settings and machines, for people
+  std::vector<std::string> missing;      // rows that only one of the two has
+};
+
+struct Document {
+  std::string schema;
+  std::map<std::string, Json> rows;  // by "read", or "read uring"
+};
+
+std::expected<Json, std::string> read_json(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::unexpected(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+  std::string text(kDocumentBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad() || (text.empty() && !file.eof())) return std::unexpected(fmt::format("cannot read '{}'", path));
+  if (text.size() > kDocumentBytesMax) return std::unexpected(fmt::format("'{}' is too long for a result", path));
+  Json value = Json::parse(text, nullptr, false);
+  if (value.is_discarded()) return std::unexpected(fmt::format("'{}' is not JSON", path));
+  return value;
+}
+
+// Throws Json::exception for what lacks a key.
+Document document_of(const Json& value) {
+  Document document;
+  document.schema = value.at("schema").get<std::string>();
+  if (document.schema == "headrace.bench-io") {
+    for (const Json& result : value.at("results"))
+      document.rows.emplace(result.at("direction").get<std::string>(), result);
+  } else if (document.schema == "headrace.bench-engines") {
+    for (const Json& row : value.at("rows")) {
+      if (row.at("result").is_null() || row.at("engine") == "null") continue;
+      document.rows.emplace(
+          fmt::format("{} {}", row.at("direction").get<std::string>(), row.at("engine").get<std::string>()),
+          row.at("result"));
+    }
+  }
+  return document;
+}
+
+std::expected<Document, std::string> read_document(const std::string& path) {
+  const std::expected<Json, std::string> value = read_json(path);
+  if (!value) return std::unexpected(value.error());
+  try {
+    Document document = document_of(*value);
+    if (value->at("version") != 1)
+      return std::unexpected(
+          fmt::format("'{}' has version {}, and this program knows 1", path, value->at("version").dump()));
+    if (!document.rows.empty()) return document;
+  } catch (const Json::exception&) {
+    // Told below: what is missing helps nobody who took the wrong file.
+  }
+  return std::unexpected(
+      fmt::format("'{}' is no result of headrace bench io or engines; make one with --json > FILE", path));
+}
+
+Spread spread_in(const Json& object) {
+  return {.count = object.at("count").get<uint64_t>(),
+          .median = object.at("median").get<double>(),
+          .min = object.at("min").get<double>(),
+          .max = object.at("max").get<double>(),
+          .low = object.at("low").get<double>(),
+          .high = object.at("high").get<double>(),
+          .sure = object.at("sure").get<bool>()};
+}
+
+// Every value in which the two objects differ, by its path.
+void differences(const Json& a, const Json& b, const std::string& where, std::vector<std::string>& found) {
+  const Json none;
+  if (a.is_object() && b.is_object()) {
+    for (const auto& [key, value] : a.items())
+      differences(value, b.contains(key) ? b.at(key) : none, where + "." + key, found);
+    for (const auto& [key, value] : b.items()) {
+      if (!a.contains(key)) differences(none, value, where + "." + key, found);
+    }
+    return;
+  }
+  if (a == b) return;
+  std::string text = fmt::format("{}: {} and {}", where, a.dump(-1, ' ', false, Json::error_handler_t::replace),
+                                 b.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (std::ranges::find(found, text) == found.end()) found.push_back(std::move(text));
+}
+
+Row row_of(const std::string& name, const Json& a, const Json& b) {
+  Row row = {.name = name, .a = spread_in(a.at("gb_per_s")), .b = spread_in(b.at("gb_per_s"))};
+  const auto by = [](double one, double other) { return other > 0 ? one / other : 0; };
+  row.ratio = by(row.b.median, row.a.median);
+  row.low = by(row.b.low, row.a.high);
+  row.high = by(row.b.high, row.a.low);
+  return row;
+}
+
+// Throws Json::exception for what lacks a key.
+Comparison compare(const Document& a, const Document& b) {
+  Comparison comparison;
+  for (const auto& [name, left] : a.rows) {
+    const auto right = b.rows.find(name);
+    if (right == b.rows.end()) {
+      comparison.missing.push_back(fmt::format("{} is in the first only", name));
+      continue;
+    }
+    for (const char* const key : {"settings", "resolved", "machine", "places", "cold"})
+      differences(left.at(key), right->second.at(key), key, comparison.differences);
+    comparison.rows.push_back(row_of(name, left, right->second));
+  }
+  for (const auto& [name, right] : b.rows) {
+    if (!a.rows.contains(name)) comparison.missing.push_back(fmt::format("{} is in the second only", name));
+  }
+  return comparison;
+}
+
+std::string verdict(const Row& row) {
+  if (!row.a.sure || !row.b.sure) return "too few repeats to say";
+  if (row.low > 1) return "faster";
+  return row.high < 1 ? "slower" : "no difference that is sure";
+}
+
+void print_text(Console& console, const Comparison& comparison) {
+  for (const std::string& text : comparison.differences)
+    console.line(fmt::format("differs: {}", printable(text)));
+  for (const std::string& text : comparison.missing)
+    console.line(printable(text));
+  if (!comparison.differences.empty() || !comparison.missing.empty()) console.line();
+  Table table({{""},
+               {"first GB/s", Align::right},
+               {"second GB/s", Align::right},
+               {"ratio", Align::right},
+               {"from", Align::right},
+               {"to", Align::right},
+               {"verdict"}});
+  for (const Row& row : comparison.rows)
+    table.row({printable(row.name), fmt::format("{:.2f}", row.a.median), fmt::format("{:.2f}", row.b.median),
+               fmt::format("{:.3f}", row.ratio), fmt::format("{:.3f}", row.low), fmt::format("{:.3f}", row.high),
+               verdict(row)});
+  table.print(console);
+}
+
+void print_json(Console& console, const Options& options, const Comparison& comparison) {
+  Json rows = Json::array();
+  for (const Row& row : comparison.rows) {
+    rows.push_back({{"name", row.name},
+                    {"first_gb_per_s", row.a.median},
+                    {"second_gb_per_s", row.b.median},
+                    {"ratio", row.ratio},
+                    {"low", row.low},
+                    {"high", row.high},
+                    {"sure", row.a.sure && row.b.sure},
+                    {"verdict", verdict(row)}});
+  }
+  const Json document = {{"schema", "headrace.bench-compare"},
+                         {"version", 1},
+                         {"first", options.a},
+                         {"second", options.b},
+                         {"differences", comparison.differences},
+                         {"missing", comparison.missing},
+                         {"rows", std::move(rows)}};
+  console.line(document.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+Exit judge(Console& console, const Options& options, const Comparison& comparison) {
+  Exit code = Exit::done;
+  for (const Row& row : comparison.rows) {
+    if (row.ratio >= options.fail_below) continue;
+    console.note(fmt::format("headrace: {} is {:.3f} of what it was, which is below {}", printable(row.name), row.ratio,
+                             options.fail_below));
+    code = Exit::failed;
+  }
+  return code;
+}
+
+Exit run_compare(Console& console, const Options& options) {
+  const auto failed = [&](std::string detail) {
+    return report_error(console,
+                        {.code = ErrorCode::invalid_argument, .operation = "compare", .detail = std::move(detail)});
+  };
+  const std::expected<Document, std::string> a = read_document(options.a);
+  if (!a) return failed(a.error());
+  const std::expected<Document, std::string> b = read_document(options.b);
+  if (!b) return failed(b.error());
+  if (a->schema != b->schema) return failed(fmt::format("one is of {}, the other of {}", a->schema, b->schema));
+  Comparison comparison;
+  try {
+    comparison = compare(*a, *b);
+  } catch (const Json::exception& wrong) {
+    return failed(fmt::format("one of the two is not as this version writes it: {}", wrong.what()));
+  }
+  if (comparison.rows.empty()) return failed("the two have no row in common");
+  if (!comparison.differences.empty() && !options.anyway) {
+    for (const std::string& text : comparison.differences)
+      console.note(fmt::format("differs: {}", printable(text)));
+    return failed(
+        "settings or machines differ, so a ratio would not say what made the difference; --anyway compares all the "
+        "same");
+  }
+  if (options.form == OutputForm::json)
+    print_json(console, options, comparison);
+  else
+    print_text(console, comparison);
+  return judge(console, options, comparison);
+}
+
+}  // namespace
+
+Command add_bench_compare(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "compare",
+      "Compare two results of bench io or bench engines.\n"
+      "Rows that match are set against each other, with an interval that says how sure their ratio is. Results with "
+      "other settings or of other machines are refused, with what differs, unless --anyway is given.");
+  const auto options = std::make_shared<Options>();
+  command->add_option("A", options->a, "a result, as --json printed it")->required();
+  command->add_option("B", options->b, "the one to compare with it")->required();
+  command
+      ->add_option("--fail-below", options->fail_below,
+                   "Exit with status 1 if the rate of B is less than this many times that of A in any row.")
+      ->check(CLI::PositiveNumber)
+      ->type_name("RATIO");
+  command->add_flag("--anyway", options->anyway, "Compare although settings or machines differ, and say what does.");
+  add_json(*command, options->form);
+  add_examples(*command,
+               "Examples:\n"
+               "  headrace bench engines /data --json > before.json\n"
+               "  headrace bench engines /data --json > after.json\n"
+               "  headrace bench compare before.json after.json --fail-below 0.95");
+  return {command, [options](Console& console) { return run_compare(console, *options); }};
+}
+
+}  // namespace headrace::cli
