@@ -8,7 +8,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends python3-torch python3-pytest python3-numpy \
-  python3-venv python3-dev g++ cmake ninja-build pkg-config libfmt-dev liburing-dev libdeflate-dev nlohmann-json3-dev \
+  python3-venv python3-dev g++ cmake ninja-build pkg-config libfmt-dev liburing-dev libdeflate-dev nlohmann-json3-dev libcli11-dev \
   libisal2 strace e2fsprogs unzip zip >/dev/null
 python3 -m venv --system-site-packages /root/torch-venv
 /root/torch-venv/bin/pip install -q scikit-build-core nanobind "$(grep ^safetensors tools/requirements/test.txt)"
