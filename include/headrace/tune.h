@@ -52,6 +52,7 @@ struct TuneRivalSample {
   double seconds = 0;
   double cpu_seconds = 0;
   uint64_t bytes = 0;
+  std::string note = {};  // what a reader of the comparison should know
 };
 struct TuneRival {
   std::string name = {};  // empty: there is none
@@ -118,6 +119,7 @@ struct TuneRivalResult {
   std::vector<double> gb_per_s = {};
   std::vector<double> cpu_seconds_per_gb = {};
   std::vector<double> headrace_gb_per_s = {};  // with the best settings, in turn with it
+  std::string note = {};                       // TuneRivalSample::note
   std::string why_not = {};                    // why it did not run (any more)
 };
 

@@ -79,7 +79,11 @@ Result<Prepared> prepare(const TuneOptions& options) {
   all.ground.processors = std::max(diagnose::describe_machine().processors, 1U);
   all.ground.io_bytes = options.io_bytes;
   all.points = diagnose::points_of(options.space, all.ground);
-  all.points.insert(all.points.begin(), TunePoint{});  // the defaults: what all is compared with
+  const Result<Handle> by_default = Handle::create();
+  if (!by_default) return std::unexpected(by_default.error());
+  const HandleFacts facts = by_default->facts();
+  std::erase(all.points, TunePoint{facts.engine, facts.block_bytes, facts.queue_depth, facts.workers});
+  all.points.insert(all.points.begin(), TunePoint{});  // the same by its own name: what all is compared with
   if (all.points.size() > kTunePointsMax)
     return refused(
         fmt::format("{} combinations of settings; allowed: {}. Name fewer values", all.points.size(), kTunePointsMax));

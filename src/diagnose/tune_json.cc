@@ -113,6 +113,7 @@ Json rival_json(const std::optional<TuneRivalResult>& rival) {
           {"headrace_by_it", median(ratios)},
           {"samples", rival->gb_per_s},
           {"headrace_samples", rival->headrace_gb_per_s},
+          {"note", or_null(rival->note)},
           {"why_not", or_null(rival->why_not)}};
 }
 

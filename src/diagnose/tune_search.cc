@@ -371,6 +371,7 @@ Status TuneSearch::compare_with_rival(IoDirection direction) {
     if (repeat % 2 == 1) ours = bench_.run(point, direction, bytes);
     if (!ours) return std::unexpected(ours.error());
     const double gigabytes = static_cast<double>(theirs->bytes) / kGiga;
+    result.note = theirs->note;
     result.gb_per_s.push_back(gigabytes / theirs->seconds);
     result.cpu_seconds_per_gb.push_back(theirs->cpu_seconds / gigabytes);
     result.headrace_gb_per_s.push_back(static_cast<double>(ours->bytes) / kGiga / ours->seconds);

@@ -119,7 +119,7 @@ TEST(TuneSearch, FindsWithinThreePercentOfTheBestOfAnExhaustiveSweepInNoise) {
     }
   }
   // No search that looks at each point once can be right each time where one look errs by 5 %.
-  for (const size_t direction : {0, 1}) {
+  for (const size_t direction : {size_t{0}, size_t{1}}) {
     EXPECT_GE(sums[direction] / kTrials, 0.98);
     EXPECT_GE(within[direction], kTrials * 85 / 100);
   }
