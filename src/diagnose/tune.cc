@@ -278,7 +278,9 @@ Result<TuneResult> tune(const TuneOptions& options, const Progress& progress) {
     if (!best) return;
     const Seen& seen = bench.seen_of(result.points[best->point].point);
     best->cold = seen.cold[static_cast<size_t>(direction)];
-    best->why = seen.why[static_cast<size_t>(direction)];
+    const std::string& why = seen.why[static_cast<size_t>(direction)];
+    // Only io_uring registers memory: of the others it is no news that they do not.
+    if (seen.handle.engine == EngineKind::uring || !why.starts_with("not registered")) best->why = why;
   };
   finish(result.read, result.read_rival, IoDirection::read);
   finish(result.write, result.write_rival, IoDirection::write);
