@@ -70,6 +70,7 @@ def open_page(page: Path, profile: Path, *options: str, size: str = "1280,1000")
         capture_output=True,
         text=True,
         timeout=50,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return Dom(done.stdout), [line for line in done.stderr.splitlines() if ":CONSOLE" in line]

@@ -186,7 +186,7 @@ def test_a_profile_that_is_none_is_refused_with_its_reason(tmp_path: Path) -> No
         headrace.Handle(profile=tmp_path / "nowhere.json")
     path = tmp_path / "other.json"
     path.write_text('{"schema": "headrace.report", "version": 1}')
-    with pytest.raises(headrace.FormatError, match="headrace.tune"):
+    with pytest.raises(headrace.FormatError, match=r"headrace\.tune"):
         headrace.Handle(profile=path)
     path.write_text('{"schema": "headrace.tune", "version": 1, "both": null, "read": {}}')
     with pytest.raises(headrace.UnavailableError, match='"read"'):
@@ -346,7 +346,7 @@ def test_the_page_draws_a_mark_for_each_point_and_has_no_console_error(
 
 
 def test_the_page_fits_a_phone(results: tuple[dict[str, Any], Path, Path], tmp_path: Path) -> None:
-    # Measured by the page itself in a frame as wide as a phone: the browser's own window may not be so narrow.
+    # Measured by the page itself in a frame as wide as a phone: a browser's window may not be so narrow.
     frame = tmp_path / "frame.html"
     inner = results[2].read_text(encoding="utf-8")
     inner = inner.replace(
