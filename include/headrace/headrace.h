@@ -19,11 +19,13 @@
 #include <headrace/log.h>
 #include <headrace/pickle.h>
 #include <headrace/pickle_writer.h>
+#include <headrace/profile.h>
 #include <headrace/progress.h>
 #include <headrace/region.h>
 #include <headrace/report.h>
 #include <headrace/request.h>
 #include <headrace/tensor.h>
 #include <headrace/transfer.h>
+#include <headrace/tune.h>
 #include <headrace/verify.h>
 #include <headrace/version.h>

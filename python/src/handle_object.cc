@@ -12,8 +12,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <headrace/profile.h>
+
 #include "callback.h"
 #include "errors.h"
+#include "file_object.h"
 #include "options.h"
 #include "requests.h"
 #include "route.h"
@@ -153,21 +156,44 @@ uint32_t small_or_default(const char* name, std::optional<int64_t> value, uint32
   return static_cast<uint32_t>(number_or_default(name, value, {.most = most}));
 }
 
-void construct(HandleObject* self, const std::string& engine, std::optional<int64_t> workers,
+ProfileUse parse_profile_use(const std::optional<std::string>& word) {
+  if (!word || *word == "both") return ProfileUse::both;
+  if (*word == "read") return ProfileUse::read;
+  if (*word == "write") return ProfileUse::write;
+  refuse(PyExc_ValueError, "profile_for is '%s'; allowed: 'read', 'write', 'both'", word->c_str());
+}
+
+// What a file that headrace tune wrote says, or the library's defaults.
+HandleOptions options_of_profile(nb::handle profile, const std::optional<std::string>& profile_for) {
+  if (profile.is_none()) {
+    if (profile_for) refuse(PyExc_ValueError, "profile_for says which part of a profile to take, and profile is None");
+    return {};
+  }
+  const std::string path = path_bytes(profile);
+  const ProfileUse use = parse_profile_use(profile_for);
+  Result<HandleOptions> options = without_gil([&] { return read_profile(path, use); });
+  if (!options) raise(options.error(), profile);
+  return *std::move(options);
+}
+
+void construct(HandleObject* self, const std::optional<std::string>& engine, std::optional<int64_t> workers,
                std::optional<int64_t> block_bytes, std::optional<int64_t> queue_depth,
                std::optional<int64_t> staging_bytes, std::optional<int64_t> requests_max, const std::string& when_full,
-               const std::string& direct, const std::string& registered, const std::string& staging_pages) {
+               const std::string& direct, const std::optional<std::string>& registered,
+               const std::string& staging_pages, nb::handle profile, const std::optional<std::string>& profile_for) {
   if (interpreter_is_leaving()) refuse_closed("the interpreter is exiting");
-  HandleOptions options;
-  options.engine = parse_engine(engine);
-  options.workers = small_or_default("workers", workers, kWorkersMax);
-  options.block_bytes = number_or_default("block_bytes", block_bytes, {kBlockBytesMin, kBlockBytesMax, kBlockBytesMin});
-  options.queue_depth = small_or_default("queue_depth", queue_depth, kQueueDepthMax);
+  HandleOptions options = options_of_profile(profile, profile_for);
+  if (engine) options.engine = parse_engine(*engine);
+  if (workers) options.workers = small_or_default("workers", workers, kWorkersMax);
+  if (block_bytes)
+    options.block_bytes =
+        number_or_default("block_bytes", block_bytes, {kBlockBytesMin, kBlockBytesMax, kBlockBytesMin});
+  if (queue_depth) options.queue_depth = small_or_default("queue_depth", queue_depth, kQueueDepthMax);
   options.staging_bytes = number_or_default("staging_bytes", staging_bytes, {.least = kBlockBytesMin});
   if (requests_max) options.requests_max = small_or_default("requests_max", requests_max, UINT32_MAX);
   options.when_full = parse_when_full(when_full);
   options.direct = parse_ladder("direct", direct);
-  options.registered = parse_ladder("registered", registered);
+  if (registered) options.registered = parse_ladder("registered", *registered);
   options.staging_pages = parse_pages(staging_pages);
   options.interrupted = &signal_handler_raised;
   auto handle = without_gil([&] { return Handle::create(options); });
@@ -186,8 +212,8 @@ std::string describe(const HandleObject& self) {
 
 constexpr const char* kHandleDoc = R"(Workers, staging memory and limits; accepts requests from any thread.
 
-engine         "auto" (uring, else aio, else posix), or one of "uring", "aio", "posix", "null" by
-               name: UnavailableError says why that one cannot work here.
+engine         "auto" (uring, else aio, else posix), the default, or one of "uring", "aio", "posix",
+               "null" by name: UnavailableError says why that one cannot work here.
 workers        I/O threads, 1 to 64. Default: one per processor, at most 4.
 block_bytes    The largest piece of one system call, a multiple of 4096. Default: 4 MiB.
 queue_depth    Blocks in flight per worker, 1 to 4096.
@@ -195,8 +221,11 @@ staging_bytes  The upper bound of staging memory of the whole handle. Default: a
 requests_max   Unfinished requests, 65,536 by default. Beyond it a submission waits, or with
                when_full="raise" raises LimitError.
 direct         Direct I/O: "auto", "never", or "required" (an error where it does not work).
-registered     Buffers registered with the ring: the same words.
+registered     Buffers registered with the ring: the same words, "auto" by default.
 staging_pages  "transparent" huge pages, "reserved" ones of the hugetlb pool, or "small".
+profile        A file that ``headrace tune --output`` wrote: its engine, workers, block_bytes,
+               queue_depth and registered take the place of the defaults. What is given here wins.
+profile_for    Which of its settings: the best for "read", for "write", or for "both", the default.
 
 Leaving a ``with`` block closes it. A handle that is dropped aborts its reads and finishes its
 writes, as the interpreter's exit does. In a forked child it raises ClosedError: make a new one
@@ -204,15 +233,17 @@ there.)";
 
 void bind_life(nb::class_<HandleObject>& handle) {
   handle
-      .def("__init__", &construct, nb::kw_only(), nb::arg("engine") = "auto", nb::arg("workers") = nb::none(),
+      .def("__init__", &construct, nb::kw_only(), nb::arg("engine") = nb::none(), nb::arg("workers") = nb::none(),
            nb::arg("block_bytes") = nb::none(), nb::arg("queue_depth") = nb::none(),
            nb::arg("staging_bytes") = nb::none(), nb::arg("requests_max") = nb::none(), nb::arg("when_full") = "wait",
-           nb::arg("direct") = "auto", nb::arg("registered") = "auto", nb::arg("staging_pages") = "transparent",
-           nb::sig("def __init__(self, *, engine: headrace._types.Engine = 'auto', workers: int | None = None, "
+           nb::arg("direct") = "auto", nb::arg("registered") = nb::none(), nb::arg("staging_pages") = "transparent",
+           nb::arg("profile") = nb::none(), nb::arg("profile_for") = nb::none(),
+           nb::sig("def __init__(self, *, engine: headrace._types.Engine | None = None, workers: int | None = None, "
                    "block_bytes: int | None = None, queue_depth: int | None = None, staging_bytes: int | None = None, "
                    "requests_max: int | None = None, when_full: typing.Literal['wait', 'raise'] = 'wait', "
-                   "direct: headrace._types.Ladder = 'auto', registered: headrace._types.Ladder = 'auto', "
-                   "staging_pages: headrace._types.Pages = 'transparent') -> None"))
+                   "direct: headrace._types.Ladder = 'auto', registered: headrace._types.Ladder | None = None, "
+                   "staging_pages: headrace._types.Pages = 'transparent', profile: headrace._types.Path | None = None, "
+                   "profile_for: typing.Literal['read', 'write', 'both'] | None = None) -> None"))
       .def("close", &HandleObject::close, nb::arg("timeout") = nb::none(),
            nb::sig("def close(self, timeout: float | None = None) -> None"),
            R"(Takes no more requests, waits for the unfinished ones, frees everything. Safe to call twice.

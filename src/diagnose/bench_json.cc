@@ -94,7 +94,9 @@ Json latency_of(const DirectionStats& totals) {
           {"max", totals.latency_ns[4]}};
 }
 
-Json places_of(const std::vector<BenchmarkPlace>& places) {
+}  // namespace
+
+Json places_json(const std::vector<BenchmarkPlace>& places) {
   Json list = Json::array();
   for (const BenchmarkPlace& place : places) {
     list.push_back({{"path", place.path},
@@ -106,15 +108,13 @@ Json places_of(const std::vector<BenchmarkPlace>& places) {
   return list;
 }
 
-Json machine_of(const BenchmarkMachine& machine) {
+Json machine_json(const BenchmarkMachine& machine) {
   return {{"kernel", machine.kernel},
           {"architecture", machine.architecture},
           {"processor", or_null(machine.processor)},
           {"processors", machine.processors},
           {"memory_bytes", machine.memory_bytes}};
 }
-
-}  // namespace
 
 Json json_of(const Spread& spread) {
   return {{"count", spread.count}, {"median", spread.median}, {"min", spread.min},  {"max", spread.max},
@@ -138,8 +138,8 @@ Json json_of(const IoResult& result) {
             {"pages", page_kind_name(result.pages)}}},
           {"samples", samples_of(result.samples)},
           {"existing_files", result.existing_files},
-          {"places", places_of(result.places)},
-          {"machine", machine_of(result.machine)}};
+          {"places", places_json(result.places)},
+          {"machine", machine_json(result.machine)}};
 }
 
 Json json_of(const Error& error) {

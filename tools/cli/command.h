@@ -41,6 +41,7 @@ struct Command {
 [[nodiscard]] Command add_convert(CLI::App& program);
 [[nodiscard]] Command add_demo(CLI::App& program);
 [[nodiscard]] Command add_bench(CLI::App& program);
+[[nodiscard]] Command add_tune(CLI::App& program);
 
 // A command that is written in Python: what follows it on the command line goes there, behind `words`, --help included.
 [[nodiscard]] Command pass_to_python(CLI::App* command, std::vector<std::string> words);

@@ -88,9 +88,9 @@ Exit run(Console& console, int argc, char** argv) {
   program.set_version_flag("--version", fmt::format("headrace {}", HEADRACE_VERSION), "Print the version and exit.");
   program.set_help_flag("--help,-h", "Print this help and exit.");
   program.require_subcommand(1);
-  const std::vector<Command> commands = {add_report(program),    add_inspect(program), add_verify(program),
-                                         add_convert(program),   add_demo(program),    add_bench(program),
-                                         add_completion(program)};
+  const std::vector<Command> commands = {add_report(program),  add_inspect(program),   add_verify(program),
+                                         add_convert(program), add_demo(program),      add_bench(program),
+                                         add_tune(program),    add_completion(program)};
   for (const Command& command : commands)
     if (!command.parser->get_prefix_command()) command.parser->set_help_flag("--help,-h", "Print this help and exit.");
   add_examples(program,
