@@ -19,9 +19,15 @@ enum class Durability : uint8_t {
   data,  // fdatasync before the transfer is done (for an atomic file also rename, then fsync of the folder)
 };
 
+enum class Existing : uint8_t {
+  refuse,   // EEXIST where there is a file of that name already, even one that came meanwhile
+  replace,  // atomically: it stays as it is until the new one is whole
+};
+
 struct AtomicFileOptions {
   uint64_t size_bytes = 0;  // exact final length; preallocated now, so that a full disk is known at once
   Durability durability = Durability::data;
+  Existing existing = Existing::replace;  // `refuse` is asked at the commit
 };
 
 class HEADRACE_EXPORT AtomicFile {

@@ -4,6 +4,7 @@
 // Nothing here keeps a reference to the handle or to the caller's memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,7 +42,8 @@ struct DeviceCopy {
 
 struct SaveOptions {
   Durability durability = Durability::data;  // `none`: a power cut may leave an empty or torn file under the final name
-  uint32_t alignment_bytes = 4096;           // of the records of a torch zip archive: a power of two, 64..32768
+  Existing existing = Existing::replace;
+  uint32_t alignment_bytes = 4096;  // of the records of a torch zip archive: a power of two, 64..32768
   // Asked ten times a second while a call waits; true ends it with ErrorCode::interrupted. The old file stays. Called in the
   // calling thread; it must not throw.
   std::function<bool()> interrupted = {};
@@ -102,7 +104,11 @@ struct StoredBytes {
   uint64_t bytes = 0;
   std::optional<uint32_t> crc32;  // where the file has one
   uint64_t lead_bytes = 0;        // in front of it: bytes of the format's own, for check_lead()
+  bool readable = true;           // false: compressed or encrypted, so these are not the bytes that it stands for
 };
+
+// Names of nested things are cut to this, so that a deep object has no endless ones.
+inline constexpr size_t kJoinedNameBytesMax = 4096;
 
 struct StoredTensor {
   std::string name;  // torch: the keys that lead to it, joined by "."

@@ -21,11 +21,6 @@
 
 namespace headrace {
 
-enum class Existing : uint8_t {
-  refuse,   // EEXIST where there is a file of that name already
-  replace,  // atomically: it stays as it is until the new one is whole
-};
-
 struct ConvertOptions {
   CheckpointFormat format = CheckpointFormat::safetensors;
   // Tensors of float64, float32, float16 and bfloat16 become this, which is one of them.
@@ -49,7 +44,7 @@ struct Conversion {
   std::string target;
   std::vector<std::string> files;  // written, without the index
   std::optional<std::string> index;
-  uint64_t tensors = 0;       // 0 where the object was taken over as a whole, in which nobody counted
+  uint64_t tensors = 0;       // of an object taken over as a whole those that CheckpointFile::tensors() tells
   uint64_t source_bytes = 0;  // of the source's files
   uint64_t target_bytes = 0;  // of the files written
   uint64_t overflows = 0;     // finite elements that became infinite in a smaller type

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "base/little_endian.h"
 #include "checkpoint/waiting.h"
 #include "format/format_error.h"
+#include "os/error.h"
 #include "transfer/open_file.h"
 
 namespace headrace {
@@ -146,6 +148,9 @@ Result<CheckpointFile> CheckpointFile::open(Handle& handle, const std::string& p
   impl->path = path;
   const Result<uint64_t> bytes = impl->file.size_bytes();
   if (!bytes) return with_path(bytes.error());
+  // /dev/zero says that it is empty, which would be taken for damage.
+  if (*bytes == 0 && !impl->file.internal()->has_device_below())
+    return std::unexpected(os::system_error("open", path, ESPIPE));
   impl->file_bytes = *bytes;
   checkpoint::Reader reader(handle, impl->file, options.interrupted);
   const Result<std::vector<std::byte>> first = reader.read({0, std::min(*bytes, checkpoint::kFirstBytes)});
@@ -210,7 +215,8 @@ Result<std::vector<StoredBytes>> CheckpointFile::other_records(Handle& handle, c
     if (!begin) return with_path(begin.error());
     StoredBytes& record =
         records.emplace_back(StoredBytes{.key = entry.name, .offset_bytes = *begin, .bytes = entry.bytes});
-    if (impl_->has_sums() || entry.sum != 0) record.crc32 = entry.sum;
+    record.readable = entry.method == 0 && (entry.flags & format::kZipFlagsUnreadable) == 0;
+    if (record.readable && (impl_->has_sums() || entry.sum != 0)) record.crc32 = entry.sum;
   }
   return records;
 }

@@ -225,6 +225,7 @@ bool is_index_rest(std::string_view rest) {
 Result<CheckpointFiles> of_start(const std::string& path) {
   const auto [folder, start] = split(path);
   const Result<std::vector<std::string>> names = names_in(folder);
+  if (!names && names.error().errno_value == ENOTDIR) return std::unexpected(os::system_error(kFinding, path, ENOTDIR));
   std::vector<std::string> found, indices;
   if (names && !start.empty()) {
     for (const std::string& name : *names) {

@@ -26,7 +26,7 @@ constexpr uint64_t kDirectoryBytesMax = uint64_t{4} << 30;
 constexpr uint64_t kPickleBytesMax = uint64_t{4} << 30;
 
 Status refuse_unless_stored(const ZipEntry& entry) {
-  if (entry.method == 0 && (entry.flags & format::kZipFlagEncrypted) == 0) return {};
+  if (entry.method == 0 && (entry.flags & format::kZipFlagsUnreadable) == 0) return {};
   return std::unexpected(Error{
       .code = ErrorCode::unavailable,
       .operation = kReading,
@@ -202,9 +202,8 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
   if (Status found = find_storages(file, *entries, *contents); !found) return found;
   std::vector<uint64_t> taken(file.lead_begin);
   std::ranges::sort(taken);
-  std::ranges::copy_if(*entries, std::back_inserter(file.other_entries), [&](const ZipEntry& entry) {
-    return entry.method == 0 && !std::ranges::binary_search(taken, entry.header_begin);
-  });
+  std::ranges::copy_if(*entries, std::back_inserter(file.other_entries),
+                       [&](const ZipEntry& entry) { return !std::ranges::binary_search(taken, entry.header_begin); });
   if (Status placed = find_places(file, reader, alignment); !placed) return placed;
   Result<PickledThings> things = list_things(file);
   if (!things) return std::unexpected(std::move(things).error());

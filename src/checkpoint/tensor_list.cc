@@ -20,7 +20,6 @@ namespace {
 
 constexpr const char* kReading = "read torch file";
 constexpr size_t kDimensionsMax = 64;  // as torch
-constexpr size_t kNameBytesMax = 4096;
 
 std::string_view name_of(const Pickle& pickle, PickleNode node) {
   const std::optional<uint32_t> global = pickle.global(node);
@@ -62,8 +61,9 @@ class Lister {
   };
 
   static std::string join(const std::string& prefix, std::string_view name) {
-    std::string joined = prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name);
-    if (joined.size() > kNameBytesMax) joined.resize(kNameBytesMax);
+    if (prefix.empty()) return std::string(name);
+    std::string joined = fmt::format("{}.{}", prefix, name);
+    if (joined.size() > kJoinedNameBytesMax) joined.resize(kJoinedNameBytesMax);
     return joined;
   }
 
@@ -77,7 +77,11 @@ class Lister {
     const PickleKind kind = pickle_.kind(node);
     const bool container = is_dict(node) || kind == PickleKind::list || kind == PickleKind::tuple;
     if (container) {
-      if (seen_[node]) return;
+      if (seen_[node]) {
+        // Told, so that nobody takes what is in it under its other name for all there is.
+        others_.push_back({.name = std::move(name), .text = "what stands under another name too"});
+        return;
+      }
       seen_[node] = true;
       waiting_.push_back({std::move(name), node});
     } else if (kind != PickleKind::call || !find_tensor(name, node)) {

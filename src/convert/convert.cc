@@ -143,10 +143,14 @@ class Converter {
       tensor.dtype = *options_.dtype;
     }
     const DTypeFacts& facts = dtype_facts(tensor.dtype);
+    if (is_torch(file.format()) && stored.name.size() == kJoinedNameBytesMax)
+      return refuse("its name, made of the keys that lead to it, is longer than can be told");
     if (stored.dtype >= DType::quint8)
       return refuse("it is quantised, and its scale would be lost; torch's containers take the whole object over");
     if (is_torch(options_.format) ? facts.torch_bytes == 0 : facts.safetensors.empty())
       return refuse(fmt::format("{} has no element type {}", checkpoint_format_name(options_.format), facts.name));
+    if (options_.format == CheckpointFormat::torch_legacy && facts.torch_storage.empty())
+      return refuse(fmt::format("torch.load reads no {} from its legacy format", facts.name));
     // Two to a byte: torch counts bytes, safetensors elements.
     if (stored.dtype == DType::float4_e2m1fn_x2 && is_torch(file.format()) != is_torch(options_.format)) {
       if (tensor.shape.empty() || (!is_torch(file.format()) && tensor.shape.back() % 2 != 0))
@@ -181,7 +185,17 @@ class Converter {
     return finish(all);
   }
 
+  // Torch's files have no place for it. That they are of torch is no loss.
+  void note_lost_metadata() {
+    std::string keys;
+    for (const auto& [key, value] : metadata())
+      if (key != "format") keys += fmt::format("{}{}", keys.empty() ? "" : ", ", format::quote_name(key));
+    if (!keys.empty() && is_torch(options_.format))
+      result_.notes.push_back(fmt::format("left out: the metadata {}, for which torch's files have no place", keys));
+  }
+
   Status finish(const OutputContext& context) {
+    note_lost_metadata();
     result_.tensors = tensors_.size();
     result_.overflows = context.overflows;
     if (context.overflows > 0)
@@ -219,7 +233,10 @@ class Converter {
       const std::string name =
           shards.size() == 1 ? start + suffix : fmt::format("{}-{:05}-of-{:05}{}", start, i + 1, shards.size(), suffix);
       Result<uint64_t> bytes = convert::write_tensors(all, folder->path(name), shards[i], metadata());
-      if (!bytes) return std::unexpected(std::move(bytes).error());
+      if (!bytes) {
+        if (bytes.error().path == folder->path(name)) bytes.error().path = folder->final_path(name);
+        return std::unexpected(std::move(bytes).error());
+      }
       result_.target_bytes += *bytes;
       result_.files.push_back(folder->final_path(name));
       for (const OutputTensor& tensor : shards[i])
@@ -247,6 +264,8 @@ class Converter {
   uint64_t total_bytes_ = 0;
 };
 
+constexpr const char* kInTheWay = "there is such a file already; --overwrite replaces it once the new one is whole";
+
 Status check_target(const std::string& target, const ConvertOptions& options) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(target, ignored);
@@ -255,7 +274,7 @@ Status check_target(const std::string& target, const ConvertOptions& options) {
   if (std::filesystem::is_directory(status))
     error.detail = "this is a folder; name a file in it, or ask for shards";
   else if (options.existing == Existing::refuse)
-    error.detail = "there is such a file already; --overwrite replaces it once the new one is whole";
+    error.detail = kInTheWay;
   else
     return {};
   return std::unexpected(std::move(error));
@@ -284,9 +303,10 @@ Result<Conversion> convert_checkpoint(Handle& handle, const std::string& source,
   Conversion result;
   result.source = source;
   result.target = target;
-  if (Status done = Converter(handle, *set, options, result).run(); !done)
-    return std::unexpected(std::move(done).error());
-  return result;
+  Status done = Converter(handle, *set, options, result).run();
+  if (done) return result;
+  if (done.error().errno_value == EEXIST) done.error().detail = kInTheWay;  // it came meanwhile
+  return std::unexpected(std::move(done).error());
 }
 
 std::string to_json(const Conversion& conversion) {

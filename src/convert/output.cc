@@ -29,11 +29,12 @@ std::unexpected<Error> with_path(Error error, const std::string& path) {
 
 SaveOptions save_options(OutputContext& context, StreamedSource& source, const std::string& path) {
   return {.durability = context.options.durability,
+          .existing = context.options.existing,
           .interrupted = context.options.progress.interrupted,
-          .device_copy = {.copy = [&context, path, copy = source.copier()](const ConstRegion& from,
-                                                                           std::span<std::byte> target) -> Status {
+          .device_copy = {.copy = [&context, name = path.substr(path.rfind('/') + 1), copy = source.copier()](
+                                      const ConstRegion& from, std::span<std::byte> target) -> Status {
                             Status copied = copy(from, target);
-                            if (copied) context.meter.add(path, target.size());
+                            if (copied) context.meter.add(name, target.size());
                             return copied;
                           },
                           .staging = context.staging}};
@@ -228,9 +229,20 @@ Result<uint64_t> write_object(OutputContext& context, const std::string& path) {
   // What a legacy file says of a storage: how many elements it has, by the type that first names it.
   std::vector<std::optional<uint64_t>> element_counts(order.size());
   std::optional<Error> clash;
+  const auto pickle_global_name = [&](PickleNode node) -> std::string_view {
+    const std::optional<uint32_t> global = file.pickle()->global(node);
+    return global ? std::string_view(file.pickle()->globals()[*global].qualified_name) : std::string_view();
+  };
   const auto key_of = [&](const PickleStorage& storage) {
     const size_t place = place_of[*file.find_storage(storage.key)];
     std::optional<uint64_t>& count = element_counts[place];
+    if (legacy && pickle_global_name(storage.type).ends_with("UntypedStorage"))
+      clash = Error{.code = ErrorCode::unavailable,
+                    .operation = "convert",
+                    .path = path,
+                    .detail =
+                        "it holds elements of a type, such as uint16 or float8_e4m3fn, that torch.load does not "
+                        "read from its legacy format"};
     if (legacy && count && *count != storage.numel)
       clash = Error{.code = ErrorCode::unavailable,
                     .operation = "convert",

@@ -14,7 +14,8 @@ namespace headrace::convert {
 
 class ShardFolder {
  public:
-  // `path` must not exist, or be an empty folder: nothing of somebody else's is ever mixed with what is written here.
+  // `path` must not exist, or be an empty folder, whose place and permissions the new one takes: nothing of somebody else's is
+  // ever mixed with what is written here. A symbolic link is followed.
   [[nodiscard]] static Result<ShardFolder> create(const std::string& path);
   ShardFolder(ShardFolder&& other) noexcept;
   ShardFolder& operator=(ShardFolder&&) = delete;
@@ -27,9 +28,10 @@ class ShardFolder {
   [[nodiscard]] Status commit(Durability durability);
 
  private:
-  ShardFolder(std::string target, std::string temporary);
+  ShardFolder(std::string named, std::string target, std::string temporary);
 
-  std::string target_;
+  std::string named_;      // as the caller did
+  std::string target_;     // links followed
   std::string temporary_;  // empty once it is in place
 };
 

@@ -16,6 +16,7 @@
 #include "convert/range_stream.h"
 #include "convert/tensor_stream.h"
 #include "format/format_error.h"
+#include "format/utf8.h"
 
 namespace headrace {
 namespace {
@@ -25,18 +26,32 @@ using convert::ProgressMeter;
 using convert::RangePiece;
 using convert::RangeStream;
 
+// Each element once and nothing between them, in whatever order.
+bool lies_side_by_side(const StoredTensor& tensor) {
+  std::vector<size_t> dimensions;
+  for (size_t d = 0; d < tensor.shape.size(); ++d)
+    if (tensor.shape[d] > 1) dimensions.push_back(d);
+  std::ranges::sort(dimensions, {}, [&](size_t d) { return tensor.strides[d]; });
+  uint64_t expected = 1;
+  for (const size_t d : dimensions) {
+    if (static_cast<uint64_t>(tensor.strides[d]) != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
+
 // The elements of one tensor as they come, in pieces that may cut them.
 class StatsFeed {
  public:
   StatsFeed(const StoredTensor& tensor, TensorStats& stats)
       : begin_(tensor.storage_offset_bytes),
         end_(begin_ + convert::extent_bytes(tensor)),
-        width_(convert::stats_element_bytes(tensor.dtype)),
-        dtype_(tensor.dtype),
+        width_(convert::stats_element_bytes(tensor.dtype) * (tensor.conjugate ? 2 : 1)),
+        tensor_(&tensor),
         told_(&stats) {
     if (width_ == 0)
       stats.why_not = "elements of less than a byte are not counted";
-    else if (end_ - begin_ != tensor.bytes)
+    else if (tensor.bytes != 0 && !lies_side_by_side(tensor))
       stats.why_not = "its elements do not lie side by side";
   }
 
@@ -52,11 +67,11 @@ class StatsFeed {
       cut_.insert(cut_.end(), mine.begin(), mine.begin() + static_cast<ptrdiff_t>(missing));
       mine = mine.subspan(missing);
       if (cut_.size() < width_) return;
-      convert::add_stats(dtype_, cut_, stats_);
+      count(cut_);
       cut_.clear();
     }
     const size_t whole = mine.size() / width_ * width_;
-    convert::add_stats(dtype_, mine.first(whole), stats_);
+    count(mine.first(whole));
     cut_.assign(mine.begin() + static_cast<ptrdiff_t>(whole), mine.end());
   }
 
@@ -72,12 +87,23 @@ class StatsFeed {
   }
 
  private:
+  void count(std::span<const std::byte> elements) {
+    if (tensor_->conjugate || tensor_->negative) {
+      signed_.assign(elements.begin(), elements.end());
+      if (tensor_->conjugate) convert::negate(tensor_->dtype, signed_, convert::Negate::imaginary);
+      if (tensor_->negative) convert::negate(tensor_->dtype, signed_, convert::Negate::all);
+      elements = signed_;
+    }
+    convert::add_stats(tensor_->dtype, elements, stats_);
+  }
+
   uint64_t begin_, end_;
-  uint32_t width_;
-  DType dtype_;
+  uint32_t width_;  // of what is counted at once
+  const StoredTensor* tensor_;
   TensorStats* told_;
   convert::ElementStats stats_;
   std::vector<std::byte> cut_;
+  std::vector<std::byte> signed_;
 };
 
 class FileCheck {
@@ -89,6 +115,7 @@ class FileCheck {
     const Result<std::vector<StoredBytes>> records =
         file_.other_records(handle_, {.verify = Verify::automatic, .interrupted = options_.progress.interrupted});
     if (!records) return tell_or_fail(records.error());
+    check_records(*records);
     list_parts(*records);
     if (options_.stats == VerifyOptions::Stats::per_tensor) list_tensors();
     Result<File> opened = File::from_descriptor(file_.descriptor());
@@ -141,6 +168,32 @@ class FileCheck {
       parts_.push_back(
           {.offset_bytes = record.offset_bytes, .bytes = record.bytes, .crc32 = record.crc32, .record = record.key});
     std::ranges::sort(parts_, {}, [](const Part& part) { return std::pair(part.offset_bytes, !part.lead); });
+  }
+
+  // What torch.load refuses, beside sums: it looks at every record's name before it reads one.
+  void check_records(const std::vector<StoredBytes>& records) {
+    constexpr std::string_view kPickle = "/data.pkl";
+    const auto pickle =
+        std::ranges::find_if(records, [&](const StoredBytes& one) { return one.key.ends_with(kPickle); });
+    if (pickle == records.end()) return;
+    const std::string_view folder = std::string_view(pickle->key).substr(0, pickle->key.size() - kPickle.size() + 1);
+    for (const StoredBytes& record : records) {
+      const bool inside = record.key.starts_with(folder) && format::valid_utf8_bytes(record.key) == record.key.size();
+      if (!inside)
+        tell_record(record, CheckpointProblem::Severity::warning,
+                    "is not in the folder of the others, or its name is not UTF-8: torch.load refuses the file");
+      if (!record.readable)
+        tell_record(record, inside ? CheckpointProblem::Severity::error : CheckpointProblem::Severity::warning,
+                    "is compressed or encrypted, as torch.save never does, and was not checked");
+    }
+  }
+
+  void tell_record(const StoredBytes& record, CheckpointProblem::Severity severity, std::string_view what) {
+    result_.problems.push_back({.severity = severity,
+                                .file = file_.path(),
+                                .tensor = {},
+                                .offset_bytes = record.offset_bytes,
+                                .text = fmt::format("record {} {}", format::quote_name(record.key), what)});
   }
 
   void list_tensors() {

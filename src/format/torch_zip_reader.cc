@@ -88,6 +88,12 @@ Result<ZipDirectory> find_zip_directory(std::span<const std::byte> tail, uint64_
     const auto at = static_cast<size_t>(zip64_begin - tail_begin);
     if (load_little<uint32_t>(tail, at) != kZip64EndSignature)
       return corrupt(zip64_begin, "the ZIP64 end record does not begin with its signature");
+    // Torch's reader, as most, knows archives of one disk.
+    const uint64_t disks = uint64_t{load_little<uint32_t>(tail, at + 16)} | load_little<uint32_t>(tail, at + 20);
+    if (disks != 0 || load_little<uint64_t>(tail, at + 24) != load_little<uint64_t>(tail, at + 32) ||
+        load_little<uint64_t>(tail, at + 4) < kZip64EndBytes - 12 ||
+        load_little<uint32_t>(tail, *end - kZip64LocatorBytes + 16) > 1)
+      return corrupt(zip64_begin, "the ZIP64 end record is that of an archive on several disks, or damaged");
     directory.entries = load_little<uint64_t>(tail, at + 32);
     directory.bytes = load_little<uint64_t>(tail, at + 40);
     directory.begin = load_little<uint64_t>(tail, at + 48);
@@ -118,6 +124,10 @@ Result<ZipEntry> parse_entry(std::span<const std::byte> rest, uint64_t offset) {
   const auto name_bytes = load_little<uint16_t>(rest, 28);
   const auto extra_bytes = load_little<uint16_t>(rest, 30);
   entry.header_begin = load_little<uint32_t>(rest, 42);
+  const auto disk = load_little<uint16_t>(rest, 34);
+  const bool folder = (load_little<uint32_t>(rest, 38) & kZipAttributeFolder) != 0;
+  if ((disk != 0 && disk != kZip16Max) || (folder && entry.bytes != 0))
+    return corrupt(offset, "an entry of the zip directory is on another disk, or is a folder with contents");
   if (size_t{name_bytes} + extra_bytes > rest.size() - kZipDirectoryEntryBytes)
     return corrupt(offset, "an entry of the zip directory ends behind the directory");
   const std::span<const std::byte> name = rest.subspan(kZipDirectoryEntryBytes, name_bytes);

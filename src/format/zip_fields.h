@@ -27,9 +27,12 @@ inline constexpr uint64_t kZip32Max = UINT32_MAX;  // a 32-bit field that says: 
 inline constexpr uint64_t kZip16Max = UINT16_MAX;  // and a 16-bit one: see the ZIP64 end record
 inline constexpr uint16_t kZip64ExtraId = 0x0001;
 
-inline constexpr uint16_t kZipFlagEncrypted = 1U << 0;
+// Encrypted in one of three ways, or a patch of another file: not the bytes that the record stands for.
+inline constexpr uint16_t kZipFlagsUnreadable = 1U << 0 | 1U << 5 | 1U << 6 | 1U << 13;
 inline constexpr uint16_t kZipFlagDescriptor = 1U << 3;
 inline constexpr uint16_t kZipFlagUtf8 = 1U << 11;
+
+inline constexpr uint32_t kZipAttributeFolder = 1U << 4;  // of the external attributes, as MS-DOS has them
 
 // torch pads with an extra field: "FB", its length, and that many "Z".
 inline constexpr uint64_t kPaddingHeaderBytes = 4;

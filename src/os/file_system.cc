@@ -314,6 +314,17 @@ Status FileSystem::datasync(int descriptor, const std::string& path) {
 Status FileSystem::rename(const std::string& from, const std::string& to) {
   return status_of(::rename(from.c_str(), to.c_str()), "rename", to);
 }
+Status FileSystem::rename_new(const std::string& from, const std::string& to) {
+  int rc = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+  if (rc == 0 || (errno != EINVAL && errno != ENOSYS)) return status_of(rc, "rename", to);
+  // Not every file system knows that. A second name is as good, and where there are none a look has to do.
+  rc = ::link(from.c_str(), to.c_str());
+  if (rc == 0) return unlink(from);
+  if (errno == EEXIST) return status_of(rc, "rename", to);
+  struct stat there = {};
+  if (::lstat(to.c_str(), &there) == 0) return std::unexpected(system_error("rename", to, EEXIST));
+  return rename(from, to);
+}
 Status FileSystem::unlink(const std::string& path) { return status_of(::unlink(path.c_str()), "unlink", path); }
 
 Status FileSystem::sync_folder_of(const std::string& path) {

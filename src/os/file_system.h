@@ -63,6 +63,8 @@ class FileSystem {
   [[nodiscard]] virtual Status take_permissions(int descriptor, const std::string& old, const std::string& path);
   [[nodiscard]] virtual Status datasync(int descriptor, const std::string& path);
   [[nodiscard]] virtual Status rename(const std::string& from, const std::string& to);
+  // EEXIST where there is something called `to`.
+  [[nodiscard]] virtual Status rename_new(const std::string& from, const std::string& to);
   [[nodiscard]] virtual Status unlink(const std::string& path);
   // fsync of the folder that holds `path`.
   [[nodiscard]] virtual Status sync_folder_of(const std::string& path);

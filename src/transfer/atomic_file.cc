@@ -141,7 +141,9 @@ class AtomicFile::Impl {
     const int descriptor = file_.internal()->descriptor();
     Status status = system_.truncate(descriptor, options_.size_bytes, path_);
     if (status && options_.durability == Durability::data) status = system_.datasync(descriptor, path_);
-    if (status) status = system_.rename(temporary_, target_);
+    if (status)
+      status = options_.existing == Existing::replace ? system_.rename(temporary_, target_)
+                                                      : system_.rename_new(temporary_, target_);
     if (!status) {
       status.error().path = path_;
       remove();

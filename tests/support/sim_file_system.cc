@@ -166,6 +166,14 @@ Status SimFileSystem::rename(const std::string& from, const std::string& to) {
   return {};
 }
 
+Status SimFileSystem::rename_new(const std::string& from, const std::string& to) {
+  {
+    const std::lock_guard lock(disk_.mutex());
+    if (names_.contains(to)) return failure("rename", to, EEXIST);
+  }
+  return rename(from, to);
+}
+
 Status SimFileSystem::unlink(const std::string& path) {
   if (Status stepped = step("unlink", path); !stepped) return stepped;
   const std::lock_guard lock(disk_.mutex());
@@ -230,6 +238,10 @@ Status FaultyFileSystem::datasync(int descriptor, const std::string& path) {
 Status FaultyFileSystem::rename(const std::string& from, const std::string& to) {
   if (Status stepped = step("rename", from); !stepped) return stepped;
   return os::FileSystem::rename(from, to);
+}
+Status FaultyFileSystem::rename_new(const std::string& from, const std::string& to) {
+  if (Status stepped = step("rename", from); !stepped) return stepped;
+  return os::FileSystem::rename_new(from, to);
 }
 Status FaultyFileSystem::unlink(const std::string& path) {
   if (Status stepped = step("unlink", path); !stepped) return stepped;

@@ -48,6 +48,7 @@ class SimFileSystem final : public os::FileSystem {
   [[nodiscard]] Status take_permissions(int descriptor, const std::string& old, const std::string& path) override;
   [[nodiscard]] Status datasync(int descriptor, const std::string& path) override;
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override;
+  [[nodiscard]] Status rename_new(const std::string& from, const std::string& to) override;
   [[nodiscard]] Status unlink(const std::string& path) override;
   [[nodiscard]] Status sync_folder_of(const std::string& path) override;
   [[nodiscard]] uint64_t data_end(int descriptor, uint64_t from, uint64_t to) override;
@@ -74,6 +75,7 @@ class FaultyFileSystem final : public os::FileSystem {
   [[nodiscard]] Status take_permissions(int descriptor, const std::string& old, const std::string& path) override;
   [[nodiscard]] Status datasync(int descriptor, const std::string& path) override;
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override;
+  [[nodiscard]] Status rename_new(const std::string& from, const std::string& to) override;
   [[nodiscard]] Status unlink(const std::string& path) override;
   [[nodiscard]] Status sync_folder_of(const std::string& path) override;
 

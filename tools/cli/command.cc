@@ -43,13 +43,23 @@ CLI::Option* add_choice(CLI::App& command, const std::string& names, std::string
   return option;
 }
 
+CLI::Option* add_repeated(CLI::App& command, const std::string& names, std::vector<std::string>& target,
+                          const std::string& type_name, const std::string& description) {
+  CLI::Option* option = command.add_option(names, target, description);
+  option->allow_extra_args(false);
+  option->type_name(type_name);
+  return option;
+}
+
 CLI::Option* add_bytes(CLI::App& command, const std::string& names, uint64_t& target, const std::string& description,
                        const std::string& shown) {
   CLI::Option* option = command.add_option_function<std::string>(
       names,
       [&target, names](const std::string& text) {
         const std::expected<uint64_t, std::string> bytes = parse_bytes(text);
-        if (!bytes) throw CLI::ValidationError(names.substr(0, names.find(',')), bytes.error());
+        const std::string name = names.substr(0, names.find(','));
+        if (!bytes) throw CLI::ValidationError(name, bytes.error());
+        if (*bytes == 0) throw CLI::ValidationError(name, fmt::format("'{}' is nothing; leave the option out", text));
         target = *bytes;
       },
       description);

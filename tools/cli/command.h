@@ -50,6 +50,10 @@ void add_examples(CLI::App& command, const std::string& examples);
 // An option whose value is one of `choices`; a misspelt one is refused with the nearest.
 CLI::Option* add_choice(CLI::App& command, const std::string& names, std::string& target,
                         const std::vector<std::string>& choices, const std::string& description);
+// An option that may stand there several times, each time with one value, taken as it is: CLI11 itself takes all words that
+// follow, and "[a,b]" for two.
+CLI::Option* add_repeated(CLI::App& command, const std::string& names, std::vector<std::string>& target,
+                          const std::string& type_name, const std::string& description);
 // An option or argument that is a size: see parse_bytes(). Its default, if it has one, is shown as `shown`.
 CLI::Option* add_bytes(CLI::App& command, const std::string& names, uint64_t& target, const std::string& description,
                        const std::string& shown = {});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "completion.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +23,19 @@ std::string key_of(const CLI::App& command) {
   return key;
 }
 
+// The values that an option or argument can have, as add_choice() shows them; empty where they are not listed.
+std::string choices_of(const CLI::Option& option) {
+  std::string choices = option.get_type_name();
+  if (choices.find('|') == std::string::npos) return {};
+  std::ranges::replace(choices, '|', ' ');
+  return choices;
+}
+
 std::string words_of(const CLI::App& command) {
   std::string words;
+  for (const CLI::Option* option : command.get_options())
+    if (const std::string choices = choices_of(*option); option->get_positional() && !choices.empty())
+      words += choices + " ";
   for (const CLI::App* child : children_of(command))
     words += child->get_name() + " ";
   for (const CLI::Option* option : command.get_options())
@@ -46,10 +58,19 @@ void next_word_cases(Console& console, const CLI::App& command) {
   }
 }
 
+void value_cases(Console& console, const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (const std::string choices = choices_of(*option); !choices.empty())
+        console.line(fmt::format("    {}:--{}) words=\"{}\" values=1 ;;", key_of(command), name, choices));
+  for (const CLI::App* child : children_of(command))
+    value_cases(console, *child);
+}
+
 // One function serves both shells: zsh takes bash's by its bashcompinit.
 void print_function(Console& console, const CLI::App& program) {
   console.line("_headrace() {");
-  console.line("  local current=${COMP_WORDS[COMP_CWORD]} key=headrace words i");
+  console.line("  local current=${COMP_WORDS[COMP_CWORD]} key=headrace words values= i");
   console.line("  for ((i = 1; i < COMP_CWORD; i++)); do");
   console.line("    case $key:${COMP_WORDS[i]} in");
   next_word_cases(console, program);
@@ -58,9 +79,13 @@ void print_function(Console& console, const CLI::App& program) {
   console.line("  case $key in");
   bash_cases(console, program);
   console.line("  esac");
+  console.line("  case $key:${COMP_WORDS[COMP_CWORD-1]} in");
+  value_cases(console, program);
+  console.line("  esac");
   console.line("  COMPREPLY=()");
   console.line(
-      "  if [[ $current == -* || $key == headrace || $key == headrace_bench || $key == headrace_completion ]]; then");
+      "  if [[ -n $values || $current == -* || $key == headrace || $key == headrace_bench || $key == "
+      "headrace_completion ]]; then");
   console.line("    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))");
   console.line("  fi");
   console.line("}");
@@ -74,6 +99,8 @@ Exit print_completion(Console& console, const CLI::App& program, const std::stri
   print_function(console, program);
   // Where there is no word of ours the shell offers files.
   console.line("complete -o default -F _headrace headrace");
+  // Found in $fpath, the script is the body of the function at its first call, which has to complete as well.
+  if (shell == "zsh") console.line("[[ ${funcstack[1]} != _headrace ]] || _bash_complete -o default -F _headrace");
   return Exit::done;
 }
 

@@ -60,10 +60,15 @@ bool is_control(std::string_view sequence) {
          (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
 }
 
+// Does a terminal take escape sequences?
+bool is_smart() {
+  const char* terminal = std::getenv("TERM");
+  return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+}
+
 bool wants_style() {
   const char* no_color = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == '\0') && terminal != nullptr && std::string_view(terminal) != "dumb";
+  return (no_color == nullptr || *no_color == '\0') && is_smart();
 }
 
 // At most `columns` wide, the end replaced by "…".
@@ -85,7 +90,7 @@ std::string cut(std::string_view text, size_t columns) {
 Console::Console()
     : styled_(::isatty(STDOUT_FILENO) != 0 && wants_style()),
       columns_(columns_of(STDOUT_FILENO)),
-      note_columns_(columns_of(STDERR_FILENO)) {}
+      note_columns_(is_smart() ? columns_of(STDERR_FILENO) : 0) {}
 
 void Console::line(std::string_view text) {
   if (reader_gone_ || write_error_ != 0) return;
@@ -139,6 +144,16 @@ std::string printable(std::string_view text) {
     text.remove_prefix(sequence.size());
   }
   return shown;
+}
+
+std::string_view beginning(std::string_view text, size_t bytes_max) {
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    const size_t length = std::max<size_t>(sequence_bytes(text.substr(bytes)), 1);
+    if (length > bytes_max - bytes) break;
+    bytes += length;
+  }
+  return text.substr(0, bytes);
 }
 
 size_t text_columns(std::string_view text) {

@@ -29,7 +29,7 @@ class Console {
 
   // Columns of the terminal, or 0 where standard output is none: lines may be as long as they like then.
   [[nodiscard]] size_t columns() const noexcept { return columns_; }
-  // Of standard error; 0 where that is no terminal.
+  // Of standard error; 0 where that is no terminal, or one on which a line cannot be taken back.
   [[nodiscard]] size_t note_columns() const noexcept { return note_columns_; }
   // Bold where standard output is a terminal that shows it and NO_COLOR is not set.
   [[nodiscard]] std::string bold(std::string_view text) const;
@@ -49,6 +49,8 @@ class Console {
 
 // For people: control characters, which files from strangers may hold, and bytes that are not UTF-8 become \xNN.
 [[nodiscard]] std::string printable(std::string_view text);
+// At most so many bytes of it, cut between characters.
+[[nodiscard]] std::string_view beginning(std::string_view text, size_t bytes_max);
 // How many columns of a terminal the text takes, as far as its code points tell; text must be UTF-8.
 [[nodiscard]] size_t text_columns(std::string_view text);
 

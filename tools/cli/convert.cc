@@ -117,7 +117,7 @@ void print_text(Console& console, const Conversion& result, double seconds) {
   for (const std::string& file : result.files)
     console.line(printable(file));
   if (result.index) console.line(printable(*result.index));
-  console.line(fmt::format("{} tensors, {} written from {} in {}: {} read and written", show_count(result.tensors),
+  console.line(fmt::format("{}, {} written from {} in {}: {} read and written", show_count(result.tensors, "tensor"),
                            show_bytes(result.target_bytes), show_bytes(result.source_bytes), show_seconds(seconds),
                            show_rate(result.source_bytes + result.target_bytes, seconds)));
 }
@@ -158,7 +158,7 @@ Exit run_convert(Console& console, const Options& options) {
   Result<Handle> handle = Handle::create();
   if (!handle) return report_error(console, handle.error());
   const Result<Conversion> result = convert_checkpoint(*handle, options.source, options.target, convert);
-  if (!result) return report_error(console, result.error());
+  if (!result) return bar.report(result.error());
   if (options.form == OutputForm::json)
     console.line(to_json(*result));
   else
@@ -184,16 +184,13 @@ Command add_convert(CLI::App& program) {
              "Format of OUT. Without it the name tells: .safetensors, or .pt, .pth, .bin, .ckpt for torch.");
   add_choice(*command, "--dtype", options->dtype, {"float64", "float32", "float16", "bfloat16"},
              "Turn tensors of these four types into this one; others stay as they are.");
-  command->add_option("--select", options->select, "Take only tensors whose name matches one of these patterns.")
-      ->type_name("PATTERN");
-  command->add_option("--exclude", options->exclude, "Leave out tensors whose name matches one of these patterns.")
-      ->type_name("PATTERN");
-  command
-      ->add_option("--rename", options->rename,
-                   "Replace the first match of an extended regular expression in each name; \\1 to \\9 are its groups. "
-                   "Several are "
-                   "done in order.")
-      ->type_name("REGEX=REPLACEMENT");
+  add_repeated(*command, "--select", options->select, "PATTERN",
+               "Take only tensors whose name matches this pattern, or another one of this option.");
+  add_repeated(*command, "--exclude", options->exclude, "PATTERN",
+               "Leave out tensors whose name matches this pattern.");
+  add_repeated(*command, "--rename", options->rename, "REGEX=REPLACEMENT",
+               "Replace the first match of an extended regular expression in each name; \\1 to \\9 are its groups. "
+               "Several are done in order.");
   add_bytes(*command, "--shard-size", options->shard_bytes,
             "Write shards of at most this size, and their index, into the folder OUT.");
   command->add_flag("--tensors-only", options->tensors_only,
@@ -208,7 +205,7 @@ Command add_convert(CLI::App& program) {
       "  headrace convert checkpoint/ model.safetensors\n"
       "  headrace convert model.safetensors small.pt --dtype bfloat16\n"
       "  headrace convert model.safetensors shards/ --shard-size 5GB\n"
-      "  headrace convert train.pt weights.safetensors --select 'model.*' --rename '^model\\.='\n\n"
+      "  headrace convert run.pt w.safetensors --select 'model.*' --rename '^model\\.='\n\n"
       "From torch to torch the whole object is taken over: nesting, numbers, classes, shared storages. Between other "
       "formats, and "
       "with --dtype, --select, --exclude, --rename or --shard-size, tensors alone can be, by their joined names.");

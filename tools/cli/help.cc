@@ -60,7 +60,7 @@ class Formatter : public CLI::Formatter {
     }
     if (!app->get_subcommands([](const CLI::App* s) { return !s->get_name().empty(); }).empty())
       usage += " COMMAND ...";
-    return usage + "\n";
+    return wrap(usage, columns_, 0);
   }
 
   std::string make_footer(const CLI::App* app) const override {
@@ -98,7 +98,7 @@ class Formatter : public CLI::Formatter {
     std::string text;
     if (option->get_items_expected_max() > 0 && !option->get_positional()) {
       text += fmt::format(" {}", option->get_type_name().empty() ? "VALUE" : option->get_type_name());
-      if (option->get_expected_max() > 1) text += "...";
+      if (option->get_expected_max() > 1) text += option->get_allow_extra_args() ? "..." : " (may be repeated)";
     }
     if (!option->get_default_str().empty()) text += fmt::format(" (default: {})", option->get_default_str());
     if (option->get_required() && !option->get_positional()) text += " (required)";

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ namespace {
 
 struct Options {
   std::string path;
-  std::string filter;
+  std::optional<std::string> filter;
   std::string sort = "file";
   bool tree = false;
   bool summary = false;
@@ -56,9 +57,9 @@ void print_files(Console& console, const Inspection& inspection) {
     bytes += file.bytes;
   const bool several = inspection.files.size() > 1;
   console.line(fmt::format(
-      "{}: {}, {}, {} tensors, {} elements", printable(inspection.path),
+      "{}: {}, {}, {}, {}", printable(inspection.path),
       inspection.files.size() == 1 ? inspection.files.front().format : fmt::format("{} files", inspection.files.size()),
-      show_bytes(bytes), show_count(all.tensors), show_count(all.elements)));
+      show_bytes(bytes), show_count(all.tensors, "tensor"), show_count(all.elements, "element")));
   if (inspection.index) console.line(fmt::format("  index {}", printable(*inspection.index)));
   for (const InspectedFile& file : inspection.files) {
     const std::string sums = file.format == "dcp"            ? "archives with sums of their own"
@@ -70,9 +71,9 @@ void print_files(Console& console, const Inspection& inspection) {
       console.line(fmt::format("  {}: {}, {}, {}", printable(file.path), file.format, show_bytes(file.bytes), sums));
     if (!several)
       console.line(
-          fmt::format("  {} in {} storages, {}", show_bytes(file.storage_bytes), show_count(file.storages), sums));
+          fmt::format("  {} in {}, {}", show_bytes(file.storage_bytes), show_count(file.storages, "storage"), sums));
     for (const auto& [key, value] : file.metadata)
-      console.line(fmt::format("  metadata {} = {}", printable(key), printable(value.substr(0, 200))));
+      console.line(fmt::format("  metadata {} = {}", printable(key), printable(beginning(value, 200))));
   }
 }
 
@@ -108,30 +109,71 @@ void print_tensors(Console& console, const Inspection& inspection) {
   table.print(console);
 }
 
-// Names that share their first words stand below these, with the sum of what they hold.
-void print_tree(Console& console, const std::vector<InspectedTensor>& tensors) {
-  std::map<std::string, Totals> totals;  // "" and every prefix that ends with a dot
-  std::map<std::string, const InspectedTensor*> leaves;
-  for (const InspectedTensor& tensor : tensors) {
-    for (size_t dot = tensor.name.find('.'); dot != std::string::npos; dot = tensor.name.find('.', dot + 1))
-      totals[tensor.name.substr(0, dot + 1)].add(tensor);
-    leaves.emplace(tensor.name, &tensor);
+// The end of the name's first `words` words, its dots included; the whole name where it has no more.
+size_t end_of_words(std::string_view name, size_t words) {
+  size_t end = 0;
+  for (size_t i = 0; i < words; ++i) {
+    const size_t dot = name.find('.', end);
+    if (dot == std::string_view::npos) return name.size();
+    end = dot + 1;
   }
-  std::map<std::string, std::string> lines;
-  const auto indented = [](std::string_view name) {
-    const std::string_view body = name.ends_with('.') ? name.substr(0, name.size() - 1) : name;
-    const auto depth = static_cast<size_t>(std::ranges::count(body, '.'));
-    const size_t dot = body.rfind('.');
-    return std::string(2 * depth, ' ') + printable(body.substr(dot == std::string_view::npos ? 0 : dot + 1));
+  return end;
+}
+
+// Names that share their first words stand below these, with the sum of what they hold. Names of strangers may be all dots:
+// what is deeper than kDepthMax stays together.
+class Tree {
+ public:
+  void add(const InspectedTensor& tensor) {
+    size_t depth = 0;
+    for (size_t dot = tensor.name.find('.'); dot != std::string::npos && depth < kDepthMax;
+         dot = tensor.name.find('.', dot + 1), ++depth)
+      branches_[tensor.name.substr(0, dot + 1)].add(tensor);
+    leaves_.push_back({tensor.name, true,
+                       indented(depth, tensor.name.substr(end_of_words(tensor.name, depth))) +
+                           fmt::format("  {} {} {}", dtype_facts(tensor.dtype).name, show_shape(tensor.shape),
+                                       show_bytes(tensor.bytes))});
+  }
+
+  void print(Console& console) {
+    std::vector<Line> lines;
+    for (const auto& [name, total] : branches_) {
+      const auto depth = static_cast<size_t>(std::ranges::count(name, '.')) - 1;
+      std::string word = name.substr(end_of_words(name, depth));
+      word.pop_back();
+      lines.push_back({name, false,
+                       indented(depth, word) +
+                           fmt::format("  {}, {}", show_count(total.tensors, "tensor"), show_bytes(total.bytes))});
+    }
+    std::ranges::move(leaves_, std::back_inserter(lines));
+    // A branch stays before a tensor of the same name, one that ends with a dot.
+    std::ranges::sort(lines, {}, [](const Line& line) { return std::pair(std::string_view(line.name), line.leaf); });
+    for (const Line& line : lines)
+      console.line(line.text);
+  }
+
+ private:
+  static constexpr size_t kDepthMax = 64;
+  struct Line {
+    std::string name;
+    bool leaf = false;
+    std::string text;
   };
-  for (const auto& [name, total] : totals)
-    lines[name] = fmt::format("{}  {} tensors, {}", indented(name), show_count(total.tensors), show_bytes(total.bytes));
-  for (const auto& [name, tensor] : leaves)
-    lines.try_emplace(name, fmt::format("{}  {} {} {}", indented(name), dtype_facts(tensor->dtype).name,
-                                        show_shape(tensor->shape), show_bytes(tensor->bytes)));
+
+  static std::string indented(size_t depth, std::string_view word) {
+    return std::string(2 * depth, ' ') + printable(word);
+  }
+
+  std::map<std::string, Totals> branches_;  // by every prefix that ends with a dot
+  std::vector<Line> leaves_;                // by name
+};
+
+void print_tree(Console& console, const std::vector<InspectedTensor>& tensors) {
+  Tree tree;
+  for (const InspectedTensor& tensor : tensors)
+    tree.add(tensor);
   console.line();
-  for (const auto& [name, line] : lines)
-    console.line(line);
+  tree.print(console);
 }
 
 // Values beside the tensors: steps, learning rates, versions.
@@ -140,16 +182,16 @@ void print_others(Console& console, const std::vector<StoredValue>& others) {
   constexpr size_t kShown = 50;
   Table table({{"other value"}, {"is"}});
   for (size_t i = 0; i < std::min(others.size(), kShown); ++i)
-    table.row({printable(others[i].name), printable(others[i].text.substr(0, 100))});
+    table.row({printable(others[i].name), printable(beginning(others[i].text, 100))});
   console.line();
   table.print(console);
   if (others.size() > kShown) console.line(fmt::format("and {} more; --json tells all", others.size() - kShown));
 }
 
 void choose(std::vector<InspectedTensor>& tensors, const Options& options) {
-  if (!options.filter.empty())
+  if (options.filter)
     std::erase_if(tensors,
-                  [&](const InspectedTensor& t) { return ::fnmatch(options.filter.c_str(), t.name.c_str(), 0) != 0; });
+                  [&](const InspectedTensor& t) { return ::fnmatch(options.filter->c_str(), t.name.c_str(), 0) != 0; });
   if (options.sort == "name") std::ranges::stable_sort(tensors, {}, &InspectedTensor::name);
   if (options.sort == "size") std::ranges::stable_sort(tensors, std::ranges::greater(), &InspectedTensor::bytes);
   if (options.sort == "offset")
@@ -163,8 +205,8 @@ void print_text(Console& console, const Inspection& inspection, const Options& o
     by_dtype[std::string(dtype_facts(tensor.dtype).name)].add(tensor);
     by_prefix[prefix_of(tensor.name)].add(tensor);
   }
-  if (inspection.tensors.empty() && !options.filter.empty())
-    console.line(fmt::format("no tensor matches {}", printable(options.filter)));
+  if (inspection.tensors.empty() && options.filter)
+    console.line(fmt::format("no tensor matches '{}'", printable(*options.filter)));
   if (!inspection.tensors.empty()) {
     print_totals(console, "dtype", by_dtype);
     if (by_prefix.size() > 1 && by_prefix.size() <= 40) print_totals(console, "prefix", by_prefix);

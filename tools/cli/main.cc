@@ -2,11 +2,14 @@
 // The program `headrace`: finds the command, runs it, and ends with a code that scripts can rely on.
 // One thread beside those of the library.
 // Owns everything until the end of main().
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -57,8 +60,9 @@ std::string path_of(const CLI::App& command) {
 
 // What is wrong with the command line, and what was probably meant.
 std::string explain(const CLI::App& program, const CLI::ParseError& error) {
-  const CLI::App& command = deepest(program);
-  const std::vector<std::string> extra = program.remaining(true);
+  const bool before_command = !program.remaining(false).empty();
+  const CLI::App& command = before_command ? program : deepest(program);
+  const std::vector<std::string> extra = program.remaining(!before_command);
   const int code = error.get_exit_code();
   // A word that is no command is told like this as well, as one that is missing.
   const bool no_command = code == static_cast<int>(CLI::ExitCodes::RequiredError) && !names_of(command, false).empty();
@@ -69,6 +73,8 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const bool wants_command = !option && !names_of(command, false).empty();
   std::string text = fmt::format("{} has no {} '{}'", path_of(command),
                                  option ? "option" : (wants_command ? "command" : "further argument"), printable(word));
+  if (option && before_command && std::ranges::count(names_of(deepest(program), true), word) > 0)
+    return fmt::format("{}; write it behind the command: {} {}", text, path_of(deepest(program)), word);
   const std::vector<std::string> candidates = names_of(command, option);
   if (const std::optional<std::string_view> meant = nearest(word, candidates))
     text += fmt::format("; did you mean '{}'?", *meant);
@@ -120,15 +126,34 @@ Exit run(Console& console, int argc, char** argv) {
   return report_usage(console, "no command was given");
 }
 
+// A file opened by this program must never get the number of a standard stream that was closed: messages would be written
+// into it. What stands in its place cannot be written to, so that lost output is told.
+void take_standard_descriptors() {
+  int descriptor = 0;
+  while (descriptor >= 0 && descriptor <= STDERR_FILENO)
+    descriptor = ::open("/dev/null", O_RDONLY);
+  if (descriptor > STDERR_FILENO) ::close(descriptor);
+}
+
+Exit run_in_memory_there_is(Console& console, int argc, char** argv) {
+  try {
+    return run(console, argc, argv);
+  } catch (const std::bad_alloc&) {
+    console.note("headrace: out of memory");
+    return Exit::failed;
+  }
+}
+
 }  // namespace
 
 }  // namespace headrace::cli
 
 int main(int argc, char** argv) {
   using namespace headrace::cli;
+  take_standard_descriptors();
   install_signal_handlers();
   Console console;
-  Exit code = run(console, argc, argv);
+  Exit code = run_in_memory_there_is(console, argc, argv);
   if (!console.flush()) {
     if (console.reader_gone()) end_by_signal(SIGPIPE);  // as programs end that write to a closed pipe
     console.note(fmt::format("headrace: cannot write to standard output: {} ({})",

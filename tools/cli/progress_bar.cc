@@ -19,7 +19,17 @@ Progress ProgressBar::progress() {
 
 double ProgressBar::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
+Exit ProgressBar::report(const Error& error) const {
+  if (error.code != ErrorCode::interrupted) return report_error(console_, error);
+  Error told = error;
+  told.detail += fmt::format("{}({} of {} were done, in {})", told.detail.empty() ? "" : " ", show_bytes(done_bytes_),
+                             show_bytes(total_bytes_), show_seconds(seconds()));
+  return report_error(console_, told);
+}
+
 void ProgressBar::show(const ProgressNow& now) {
+  done_bytes_ = now.done_bytes;
+  total_bytes_ = now.total_bytes;
   constexpr auto kTerminalEvery = std::chrono::milliseconds(100);
   constexpr auto kLogEvery = std::chrono::seconds(10);
   const bool terminal = console_.note_columns() > 0;

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 #include <headrace/progress.h>
 
+#include "command.h"
 #include "console.h"
 
 namespace headrace::cli {
@@ -22,6 +24,8 @@ class ProgressBar {
   // For the call that works; ends it when a signal asked the program to stop. This object must outlive the call.
   [[nodiscard]] Progress progress();
   [[nodiscard]] double seconds() const;
+  // report_error(), and how far the call was if a signal stopped it.
+  Exit report(const Error& error) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -30,6 +34,8 @@ class ProgressBar {
   Console& console_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point shown_;
+  uint64_t done_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
 };
 
 // "reading   42 % [#####       ] 3.10 GB/s, 0:05 left", in at most `columns`.

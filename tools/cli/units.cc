@@ -103,4 +103,8 @@ std::string show_count(uint64_t count) {
   return digits;
 }
 
+std::string show_count(uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", show_count(count), what, count == 1 ? "" : "s");
+}
+
 }  // namespace headrace::cli

@@ -23,6 +23,8 @@ namespace headrace::cli {
 [[nodiscard]] std::string show_rate(uint64_t bytes, double seconds);
 // "0.42 s", "1:05", "2:00:10"
 [[nodiscard]] std::string show_seconds(double seconds);
+// "1 tensor", "2,000 tensors"
+[[nodiscard]] std::string show_count(uint64_t count, std::string_view what);
 // "1,234,567"
 [[nodiscard]] std::string show_count(uint64_t count);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ namespace {
 
 struct Options {
   std::string path;
-  std::string against;
+  std::optional<std::string> against;
   bool stats = false;
   OutputForm form = OutputForm::text;
 };
@@ -68,7 +69,7 @@ Exit run_verify(Console& console, Handle& handle, const Options& options) {
       verify_checkpoint(handle, options.path,
                         {.stats = options.stats ? VerifyOptions::Stats::per_tensor : VerifyOptions::Stats::none,
                          .progress = bar.progress()});
-  if (!result) return report_error(console, result.error());
+  if (!result) return bar.report(result.error());
   if (options.form == OutputForm::json)
     console.line(to_json(*result));
   else
@@ -88,16 +89,15 @@ void print_text(Console& console, const Comparison& result, double seconds) {
   }
   if (result.differences.size() > kShown)
     console.line(fmt::format("and {} more; --json tells all", result.differences.size() - kShown));
-  console.line(fmt::format("{}: {} tensors, {}, compared with {}, {}",
-                           result.differences.empty() ? "equal" : "DIFFERENT", show_count(result.compared_tensors),
-                           show_bytes(result.compared_bytes), printable(result.other),
-                           show_rate(2 * result.compared_bytes, seconds)));
+  console.line(fmt::format("{}: {}, {}, compared with {}, {}", result.differences.empty() ? "equal" : "DIFFERENT",
+                           show_count(result.compared_tensors, "tensor"), show_bytes(result.compared_bytes),
+                           printable(result.other), show_rate(2 * result.compared_bytes, seconds)));
 }
 
 Exit run_compare(Console& console, Handle& handle, const Options& options) {
   ProgressBar bar(console);
-  const Result<Comparison> result = compare_checkpoints(handle, options.path, options.against, bar.progress());
-  if (!result) return report_error(console, result.error());
+  const Result<Comparison> result = compare_checkpoints(handle, options.path, *options.against, bar.progress());
+  if (!result) return bar.report(result.error());
   if (options.form == OutputForm::json)
     console.line(to_json(*result));
   else
@@ -106,11 +106,10 @@ Exit run_compare(Console& console, Handle& handle, const Options& options) {
 }
 
 Exit run(Console& console, const Options& options) {
-  if (options.stats && !options.against.empty())
-    return report_usage(console, "--stats and --against exclude each other");
+  if (options.stats && options.against) return report_usage(console, "--stats and --against exclude each other");
   Result<Handle> handle = Handle::create();
   if (!handle) return report_error(console, handle.error());
-  return options.against.empty() ? run_verify(console, *handle, options) : run_compare(console, *handle, options);
+  return options.against ? run_compare(console, *handle, options) : run_verify(console, *handle, options);
 }
 
 }  // namespace
