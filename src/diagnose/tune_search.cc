@@ -41,7 +41,7 @@ constexpr uint32_t kKeptShare = 4;  // the best quarter goes on after the first 
 constexpr uint32_t kKeptLeast = 4;
 constexpr uint32_t kThirdLeaders = 2;
 constexpr uint32_t kMiddleRepeats = 1;  // of the second and third round
-constexpr uint32_t kNeighboursMax = 7;
+constexpr uint32_t kNeighboursMax = 5;
 constexpr double kGiga = 1e9;
 
 uint32_t third_points() { return kThirdLeaders + kNeighboursMax; }
