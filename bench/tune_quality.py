@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How good is what `headrace tune` finds? Against the best of an exhaustive sweep, on the same disk, in one go.
+"""How good is what `headrace tune` finds? Against the best of an exhaustive sweep, on the same disk.
 
 Usage: bench/tune_quality.py FOLDER [--program PATH] [--rounds N] [--loops N] [--output FILE]
 
-First `headrace tune` with its defaults. Then the exhaustive sweep: every combination of the same space, N times in
-turn. Then both winners and the library's defaults take turns, so that what else uses the disk hurts all alike; the
-ratio of their medians is the answer. Moves some 150 GB, of which it writes about half.
+First `headrace tune` with its defaults. Then the exhaustive sweep: every combination of the same space,
+N times in turn. Then both winners and the library's defaults take turns, so that what else uses the disk
+hurts all alike; the ratio of their medians is the answer. Moves some 150 GB, of which it writes about half.
 """
 
 from __future__ import annotations
@@ -102,9 +102,8 @@ def main() -> None:
         *("--max-written", budget, "--max-read", budget, "--max-seconds", "1200"),
     )
     traffic = (tuned["read_bytes"] + tuned["written_bytes"]) / 1e9
-    print(
-        f"tune: {tuned['seconds']:.1f} s, {traffic:.1f} GB of traffic, {tuned['written_bytes'] / 1e9:.1f} GB written"
-    )
+    written = tuned["written_bytes"] / 1e9
+    print(f"tune: {tuned['seconds']:.1f} s, {traffic:.1f} GB of traffic, {written:.1f} GB of it written")
     report: dict[str, Any] = {"tune": tuned, "traffic_gb": traffic}
     for direction in DIRECTIONS:
         contenders = {
@@ -120,9 +119,8 @@ def main() -> None:
             shown = " ".join(
                 str(settings[key]) for key in ("engine", "block_bytes", "queue_depth", "workers")
             )
-            print(
-                f"  {name:<10} {median[name]:.2f} GB/s ({min(rates[name]):.2f}..{max(rates[name]):.2f})  {shown}"
-            )
+            spread = f"{min(rates[name]):.2f}..{max(rates[name]):.2f}"
+            print(f"  {name:<10} {median[name]:.2f} GB/s ({spread})  {shown}")
         report[direction] = {"settings": contenders, "gb_per_s": rates}
     if options.output:
         options.output.write_text(json.dumps(report, indent=1), encoding="utf-8")

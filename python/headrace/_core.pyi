@@ -304,8 +304,8 @@ class Handle:
     """
     Workers, staging memory and limits; accepts requests from any thread.
 
-    engine         "auto" (uring, else aio, else posix), or one of "uring", "aio", "posix", "null" by
-                   name: UnavailableError says why that one cannot work here.
+    engine         "auto" (uring, else aio, else posix), the default, or one of "uring", "aio", "posix",
+                   "null" by name: UnavailableError says why that one cannot work here.
     workers        I/O threads, 1 to 64. Default: one per processor, at most 4.
     block_bytes    The largest piece of one system call, a multiple of 4096. Default: 4 MiB.
     queue_depth    Blocks in flight per worker, 1 to 4096.
@@ -313,15 +313,18 @@ class Handle:
     requests_max   Unfinished requests, 65,536 by default. Beyond it a submission waits, or with
                    when_full="raise" raises LimitError.
     direct         Direct I/O: "auto", "never", or "required" (an error where it does not work).
-    registered     Buffers registered with the ring: the same words.
+    registered     Buffers registered with the ring: the same words, "auto" by default.
     staging_pages  "transparent" huge pages, "reserved" ones of the hugetlb pool, or "small".
+    profile        A file that ``headrace tune --output`` wrote: its engine, workers, block_bytes,
+                   queue_depth and registered take the place of the defaults. What is given here wins.
+    profile_for    Which of its settings: the best for "read", for "write", or for "both", the default.
 
     Leaving a ``with`` block closes it. A handle that is dropped aborts its reads and finishes its
     writes, as the interpreter's exit does. In a forked child it raises ClosedError: make a new one
     there.
     """
 
-    def __init__(self, *, engine: headrace._types.Engine = 'auto', workers: int | None = None, block_bytes: int | None = None, queue_depth: int | None = None, staging_bytes: int | None = None, requests_max: int | None = None, when_full: Literal['wait', 'raise'] = 'wait', direct: headrace._types.Ladder = 'auto', registered: headrace._types.Ladder = 'auto', staging_pages: headrace._types.Pages = 'transparent') -> None: ...
+    def __init__(self, *, engine: headrace._types.Engine | None = None, workers: int | None = None, block_bytes: int | None = None, queue_depth: int | None = None, staging_bytes: int | None = None, requests_max: int | None = None, when_full: Literal['wait', 'raise'] = 'wait', direct: headrace._types.Ladder = 'auto', registered: headrace._types.Ladder | None = None, staging_pages: headrace._types.Pages = 'transparent', profile: headrace._types.Path | None = None, profile_for: Literal['read', 'write', 'both'] | None = None) -> None: ...
 
     def close(self, timeout: float | None = None) -> None:
         """

@@ -361,7 +361,7 @@ def test_the_page_fits_a_phone(results: tuple[dict[str, Any], Path, Path], tmp_p
         "<iframe src='inner.html' width='360' height='800' style='border:0'></iframe>",
         encoding="utf-8",
     )
-    dom, console = open_page(frame, tmp_path / "browser")
+    dom, console = open_page(frame, tmp_path / "browser", "--hide-scrollbars")
     assert console == []
     assert "wide 360" in dom.text
 

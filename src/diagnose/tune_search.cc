@@ -12,6 +12,7 @@
 #include "base/align.h"
 #include "base/check.h"
 #include "base/units.h"
+#include "diagnose/tune_rank.h"
 #include "diagnose/tune_space.h"
 
 namespace headrace::diagnose {
@@ -19,14 +20,14 @@ namespace {
 
 // The shares of the bytes that may be moved in one direction. What the first round has is spread thinnest: it only has to keep the
 // good ones among the best quarter. Filling the files once is paid from what is left.
-constexpr double kFirstShare = 0.32;
-constexpr double kSecondShare = 0.16;
-constexpr double kThirdShare = 0.14;
-constexpr double kLastShare = 0.27;
+constexpr double kFirstShare = 0.30;
+constexpr double kSecondShare = 0.14;
+constexpr double kThirdShare = 0.10;
+constexpr double kLastShare = 0.35;
 constexpr double kRivalShare = 0.05;
 // Of a single repeat. The files are filled once, with as much as the largest read, and one repeat of either kind comes before the
 // rounds: that is what the shares above leave over.
-constexpr double kRepeatShareMax = 0.02;
+constexpr double kRepeatShareMax = 0.021;
 constexpr double kFillShareMax = 0.03;  // of the bytes that may be written
 // When the rounds have to be over, as shares of the time.
 constexpr double kFirstUntil = 0.55;
@@ -38,10 +39,9 @@ constexpr uint64_t kLeastBytes = 8 * base::kMiB;  // shorter repeats tell nothin
 constexpr uint64_t kStepBytes = base::kMiB;
 constexpr uint32_t kKeptShare = 4;  // the best quarter goes on after the first round
 constexpr uint32_t kKeptLeast = 4;
-constexpr uint32_t kThirdLeaders = 3;
-constexpr uint32_t kMiddleRepeats = 2;  // of the second and third round
-constexpr uint32_t kNeighboursMax = 7;
-constexpr double kTie = 0.99;
+constexpr uint32_t kThirdLeaders = 2;
+constexpr uint32_t kMiddleRepeats = 1;  // of the second and third round
+constexpr uint32_t kNeighboursMax = 5;
 constexpr double kGiga = 1e9;
 
 uint32_t third_points() { return kThirdLeaders + kNeighboursMax; }
@@ -54,28 +54,11 @@ double fill_bytes_max(const TuneBounds& bounds) {
   return static_cast<double>(bounds.bytes_max[static_cast<size_t>(IoDirection::write)]) * kFillShareMax;
 }
 
-double median_rate(const TunedPoint& point, IoDirection direction, TuneRound round) {
-  const TuneRepeats* const repeats = repeats_of(point, direction, round);
-  return repeats == nullptr ? 0 : spread_of(repeats->gb_per_s).median;
-}
-
-double median_cost(const TunedPoint& point, IoDirection direction, TuneRound round) {
-  const TuneRepeats* const repeats = repeats_of(point, direction, round);
-  return repeats == nullptr ? 0 : spread_of(repeats->cpu_seconds_per_gb).median;
-}
-
 bool ends_all(const Error& error) {
   return error.code == ErrorCode::interrupted || error.code == ErrorCode::corrupt || error.errno_value == ENOSPC;
 }
 
 }  // namespace
-
-const TuneRepeats* repeats_of(const TunedPoint& point, IoDirection direction, TuneRound round) {
-  const std::optional<TuneTrack>& track = track_of(point, direction);
-  if (!track) return nullptr;
-  const auto found = std::ranges::find(track->rounds, round, &TuneRepeats::round);
-  return found == track->rounds.end() || found->gb_per_s.empty() ? nullptr : &*found;
-}
 
 TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection direction) {
   const auto bytes_max = static_cast<double>(bounds.bytes_max[static_cast<size_t>(direction)]);
@@ -105,23 +88,6 @@ TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection dire
   }
   if (static_cast<double>(sizing.least_bytes) <= bytes_max) sizing.sizes = sizes;
   return sizing;
-}
-
-std::vector<uint32_t> ranked(std::span<const TunedPoint> points, std::span<const uint32_t> candidates,
-                             IoDirection direction, TuneRound round) {
-  std::vector<uint32_t> order;
-  for (const uint32_t index : candidates) {
-    const std::optional<TuneTrack>& track = track_of(points[index], direction);
-    if (track && !track->error && repeats_of(points[index], direction, round) != nullptr) order.push_back(index);
-  }
-  const auto rate = [&](uint32_t index) { return median_rate(points[index], direction, round); };
-  std::ranges::stable_sort(order, std::ranges::greater{}, rate);
-  if (order.empty()) return order;
-  const auto tied = std::ranges::find_if(order, [&](uint32_t i) { return rate(i) < kTie * rate(order.front()); });
-  const auto cheapest = std::ranges::min_element(
-      order.begin(), tied, {}, [&](uint32_t index) { return median_cost(points[index], direction, round); });
-  std::rotate(order.begin(), cheapest, std::next(cheapest));
-  return order;
 }
 
 TuneSearch::TuneSearch(TuneBounds bounds, TuneSpace asked, std::vector<TunePoint> points, TuneBench& bench)
@@ -211,13 +177,13 @@ Status TuneSearch::first_rounds() {
   }
   for (size_t turn = 0; turn < turns; ++turn) {
     const IoDirection direction = bounds_.directions[turn];
-    const std::vector<uint32_t> kept = leaders(direction, TuneRound::first, sizes(direction).second_points);
+    const std::vector<uint32_t> kept = promising(result_.points, direction, sizes(direction).second_points);
     Status played = play(kept, direction, TuneRound::second, kMiddleRepeats, until(turn, kFirstUntil, kSecondUntil));
     if (!played) return played;
   }
   for (size_t turn = 0; turn < turns; ++turn) {
     const IoDirection direction = bounds_.directions[turn];
-    std::vector<uint32_t> kept = leaders(direction, TuneRound::second, kThirdLeaders);
+    std::vector<uint32_t> kept = promising(result_.points, direction, kThirdLeaders);
     if (kept.empty()) continue;
     for (const TunePoint& neighbour : neighbours_of(result_.points[kept.front()].point, asked_, bounds_.io_bytes)) {
       const uint32_t index = add(neighbour);
@@ -234,7 +200,11 @@ Status TuneSearch::last_round() {
   candidates.reserve(last_points(bounds_));
   candidates.push_back(0);
   for (const IoDirection direction : bounds_.directions) {
+    // The best of what was looked at most often, and the best of what lies beside it.
+    std::vector<uint32_t> best = promising(result_.points, direction, 1);
     for (const uint32_t index : leaders(direction, TuneRound::third, kFinalists))
+      if (std::ranges::find(best, index) == best.end() && best.size() < kFinalists) best.push_back(index);
+    for (const uint32_t index : best)
       if (std::ranges::find(candidates, index) == candidates.end()) candidates.push_back(index);
   }
   const size_t turns = bounds_.directions.size();

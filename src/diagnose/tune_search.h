@@ -8,14 +8,13 @@
 #include <cstdint>
 #include <optional>
 #include <random>
-#include <span>
 #include <vector>
 
 #include <headrace/tune.h>
 
 namespace headrace::diagnose {
 
-inline constexpr uint32_t kFinalists = 3;  // of each direction
+inline constexpr uint32_t kFinalists = 2;  // of each direction
 inline constexpr uint32_t kFinalRepeats = 5;
 inline constexpr uint32_t kRivalRepeats = 3;
 
@@ -58,10 +57,6 @@ struct TuneSizing {
 };
 [[nodiscard]] TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection direction);
 
-// Points by their rate, the greatest first; of those within 1 % of the first one, the one that costs the least CPU time leads.
-[[nodiscard]] std::vector<uint32_t> ranked(std::span<const TunedPoint> points, std::span<const uint32_t> candidates,
-                                           IoDirection direction, TuneRound round);
-
 class TuneSearch {
  public:
   // The first point must be the library's defaults: it is measured first and compared with at the end.
@@ -99,14 +94,5 @@ class TuneSearch {
   double began_ = 0;                // when preparation was over
   std::optional<Error> first_error_;
 };
-
-[[nodiscard]] inline std::optional<TuneTrack>& track_of(TunedPoint& point, IoDirection direction) {
-  return direction == IoDirection::read ? point.read : point.write;
-}
-[[nodiscard]] inline const std::optional<TuneTrack>& track_of(const TunedPoint& point, IoDirection direction) {
-  return direction == IoDirection::read ? point.read : point.write;
-}
-// None where the point was not measured in that round.
-[[nodiscard]] const TuneRepeats* repeats_of(const TunedPoint& point, IoDirection direction, TuneRound round);
 
 }  // namespace headrace::diagnose

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "diagnose/tune_rank.h"
 #include "diagnose/tune_space.h"
 
 namespace headrace::diagnose {
@@ -152,7 +153,7 @@ TEST(TuneSearch, BothIsTheGreatestSumAmongThoseMeasuredInBothDirections) {
     greatest =
         std::max(greatest, disk.rate(point.point, IoDirection::read) + disk.rate(point.point, IoDirection::write));
   }
-  EXPECT_NEAR(result.both->read_gb_per_s + result.both->write_gb_per_s, greatest, 0.01 * greatest);
+  EXPECT_NEAR(result.both->read_gb_per_s + result.both->write_gb_per_s, greatest, 0.02 * greatest);
 }
 
 TEST(TuneSearch, TrafficKeepsWithinItsBounds) {
@@ -276,13 +277,13 @@ TEST(TuneSearch, TheOtherProgramTakesTurnsWithTheBestSettings) {
   EXPECT_NEAR(rival.headrace_gb_per_s[0] / rival.gb_per_s[0], 2, 0.01);
 }
 
-TEST(TuneRank, OfPointsWithinOnePercentTheCheapestLeads) {
+TEST(TuneRank, OfPointsWithinTwoPercentTheCheapestLeads) {
   const auto point = [](double rate, double cost) {
     TunedPoint tuned;
     tuned.read = TuneTrack{.rounds = {{.gb_per_s = {rate}, .cpu_seconds_per_gb = {cost}}}};
     return tuned;
   };
-  const std::vector<TunedPoint> points = {point(3.0, 0.001), point(4.0, 0.01), point(3.97, 0.005), point(3.9, 0.001)};
+  const std::vector<TunedPoint> points = {point(3.0, 0.001), point(4.0, 0.01), point(3.95, 0.005), point(3.9, 0.001)};
   const std::vector<uint32_t> all = {0, 1, 2, 3};
   EXPECT_EQ(ranked(points, all, IoDirection::read, TuneRound::first), (std::vector<uint32_t>{2, 1, 3, 0}));
 }

@@ -93,10 +93,6 @@ std::vector<TunePoint> neighbours_of(const TunePoint& point, const TuneSpace& as
   }
   if (asked.registered.empty() && point.engine == EngineKind::uring)
     add([](TunePoint& p) { p.registered = p.registered == Ladder::never ? Ladder::automatic : Ladder::never; });
-  if (asked.orders.empty() && point.order == RequestOrder::overlapping)
-    add([](TunePoint& p) { p.order = RequestOrder::in_batches; });
-  if (asked.requests.empty() && point.request == RequestSize::file)
-    add([](TunePoint& p) { p.request = RequestSize::block; });
   return all;
 }
 

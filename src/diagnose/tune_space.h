@@ -23,7 +23,8 @@ struct TuneGround {
 // More in flight than a handle lets through comes to the same as less, so of such depths the least is kept; so are blocks no
 // longer than what is moved. Only of built-in lists: what the user named is tried as named. Without duplicates.
 [[nodiscard]] std::vector<TunePoint> points_of(const TuneSpace& asked, const TuneGround& ground);
-// Half and twice its block and depth, and the other ways to submit, as far as the user left these open.
+// Half and twice its block and depth, and without registered memory, as far as the user left these open. Ways to submit, which a
+// handle has no settings for, are tried only where they are named.
 [[nodiscard]] std::vector<TunePoint> neighbours_of(const TunePoint& point, const TuneSpace& asked, uint64_t io_bytes);
 
 }  // namespace headrace::diagnose
