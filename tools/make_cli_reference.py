@@ -14,7 +14,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli" / "reference.md"
 HEAD = """\
 # Reference of the program `headrace`
 
-What `--help` says, command by command. Written by `tools/make_cli_reference.py`; a test compares it with the program.
+What `--help` says, command by command. Written by `tools/make_cli_reference.py`; a test compares it
+with the program.
 """
 # These are written in Python, and their help comes from there.
 IN_PYTHON = {("demo",), ("bench", "checkpoint")}

@@ -7,7 +7,7 @@ import sys
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code: 0 done, 1 failed, 2 usage. What is not written in Python is left to the program."""
+    """Returns the exit code: 0 done, 1 failed, 2 usage. The rest is left to the program."""
     if argv[:1] == ["demo"]:
         from .demo import main as demo
 
@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
         return bench(argv[1:])
     from ._program import become_program
 
-    return become_program(argv)
+    become_program(argv)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import shutil
 import sys
 import sysconfig
 from importlib import metadata
+from typing import NoReturn
 
 from ._core import __version__
 
@@ -30,16 +31,14 @@ def find_program() -> str | None:
     return None
 
 
-def become_program(argv: list[str]) -> int:
-    """Runs it in the place of this process; returns an exit code only where that is not possible."""
+def become_program(argv: list[str]) -> NoReturn:
+    """Runs it in the place of this process; exits with 1 where there is none."""
     path = find_program()
     if path is None:
-        print(
+        sys.exit(
             f"headrace: the program headrace is not beside this Python ({sys.executable}): "
-            f"install the package again (pip install --force-reinstall headrace=={__version__})",
-            file=sys.stderr,
+            f"install the package again (pip install --force-reinstall headrace=={__version__})"
         )
-        return 1
     sys.stdout.flush()
     sys.stderr.flush()
     # The commands written in Python are run by the Python that asked.
