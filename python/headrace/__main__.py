@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
         return bench(argv[1:])
     from ._program import become_program
 
-    become_program(argv)
+    return become_program(argv)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,8 @@ AtomicWrite::AtomicWrite(Handle& handle, std::string path, AtomicFile file, uint
 Result<AtomicWrite> AtomicWrite::create(Handle& handle, const std::string& path, uint64_t file_bytes,
                                         const SaveOptions& options) {
   sweep_temporaries_beside(path);
-  Result<AtomicFile> file = AtomicFile::create(path, {.size_bytes = file_bytes, .durability = options.durability, .existing = options.existing});
+  Result<AtomicFile> file = AtomicFile::create(
+      path, {.size_bytes = file_bytes, .durability = options.durability, .existing = options.existing});
   if (!file) {
     Error error = std::move(file).error();
     error.operation = "save";
