@@ -95,7 +95,7 @@ std::vector<uint32_t> ranked(std::span<const TunedPoint> points, std::span<const
     if (track && !track->error && repeats_of(points[index], direction, round) != nullptr) order.push_back(index);
   }
   const auto rate = [&](uint32_t index) { return median_rate(points[index], direction, round); };
-  std::ranges::stable_sort(order, std::ranges::greater{}, rate);
+  std::ranges::sort(order, [&](uint32_t a, uint32_t b) { return rate(a) != rate(b) ? rate(a) > rate(b) : a < b; });
   if (order.empty()) return order;
   const auto tied = std::ranges::find_if(order, [&](uint32_t i) { return rate(i) < kTie * rate(order.front()); });
   const auto cheapest = std::ranges::min_element(
@@ -127,7 +127,7 @@ std::vector<uint32_t> promising(std::span<const TunedPoint> points, IoDirection 
     }
     scores.emplace_back(score, measured[i]);
   }
-  std::ranges::stable_sort(scores, std::ranges::greater{}, &std::pair<double, uint32_t>::first);
+  std::ranges::sort(scores, std::ranges::greater{});
   std::vector<uint32_t> best;
   for (const auto& [score, index] : scores)
     if (best.size() < count) best.push_back(index);

@@ -194,7 +194,7 @@ void TuneRun::print_points(const TuneResult& result, IoDirection direction) cons
     const TuneTrack& track = *track_of(*point, direction);
     return track.rounds.empty() ? 0.0 : spread_of(track.rounds.back().gb_per_s).median;
   };
-  std::ranges::stable_sort(order, std::ranges::greater{}, rate);
+  std::ranges::sort(order, std::ranges::greater{}, rate);
   console_.line(fmt::format("{}:", direction_name(direction)));
   Table table({{"settings"}, {"GB/s", Align::right}, {"repeats", Align::right}, {"cpu-s/GB", Align::right}, {"until"}});
   for (const TunedPoint* const point : order) {
