@@ -51,7 +51,9 @@ void rewrite(std::span<const std::byte> input) {
     }
     const Result<Pickle> again = parse_pickle(std::as_bytes(std::span(*text)), collect);
     // Some rules are about the order in which things are done, which is another one in a tree.
-    if (again) expect(again->kind(again->root()) == pickle->kind(pickle->root()));
+    // An empty set has no opcode in protocol 2: it is a call then.
+    const PickleKind kind = pickle->kind(pickle->root());
+    if (again) expect(again->kind(again->root()) == (kind == PickleKind::set ? PickleKind::call : kind));
   }
 }
 
