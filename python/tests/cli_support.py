@@ -99,7 +99,8 @@ class Terminal:
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         self.process = subprocess.Popen(
-            command or [program(), *arguments],
+            # Under nohup the tests ignore SIGHUP, and what they start would.
+            command or ["env", "--default-signal=HUP", program(), *arguments],
             stdin=other if command else subprocess.DEVNULL,
             stdout=other if stdout is None else stdout,
             stderr=other,

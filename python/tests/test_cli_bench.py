@@ -137,7 +137,7 @@ def test_defaults_are_those_of_ds_io(folder: Path) -> None:
         (("--engine", "aio_basic"), "'aio'"),
         (("--engine", "urnig"), "did you mean 'uring'?"),
         (("--io_size", "12Q"), "powers of 1024"),
-        (("--io_size", "0"), "nothing to measure"),
+        (("--io_size", "0"), "is nothing"),
         (("--block_size", "1000"), "multiples of 4096"),
         (("--queue_depth", "0"), "from 1 to 4096"),
         (("--loops", "-1"), "from 1 to"),
