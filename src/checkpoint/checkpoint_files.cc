@@ -74,8 +74,11 @@ Result<std::vector<std::string>> names_in(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> names;
   fs::directory_iterator at(folder.empty() ? "." : folder, error);
-  for (; !error && at != fs::directory_iterator() && names.size() < kFolderEntriesMax; at.increment(error))
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    if (names.size() == kFolderEntriesMax)
+      return unclear(folder, fmt::format("this folder has more than {} entries; name the files", kFolderEntriesMax));
     names.push_back(at->path().filename().string());
+  }
   if (error) return failed(folder, error);
   std::ranges::sort(names);
   return names;
@@ -200,6 +203,13 @@ Result<CheckpointFiles> of_folder(const std::string& path) {
     return unclear(path, fmt::format("this folder has several indices: {}; name one of them", list_names(indices)));
   // Weights in both forms are often shipped side by side.
   const std::vector<std::string>& chosen = safe.empty() ? all : safe;
+  if (chosen.empty() && std::ranges::binary_search(*names, ".metadata"))
+    return std::unexpected(Error{
+        .code = ErrorCode::unavailable,
+        .operation = kFinding,
+        .path = path,
+        .detail = "this is a folder of torch.distributed.checkpoint: it can be inspected and verified, and is not "
+                  "converted or compared yet. torch.distributed.checkpoint.format_utils makes a file of it"});
   if (chosen.empty()) {
     Error error = os::system_error(kFinding, path, ENOENT);
     error.detail = "no file ends in .safetensors, .bin, .pt, .pth or .ckpt in this folder";
@@ -225,7 +235,8 @@ bool is_index_rest(std::string_view rest) {
 Result<CheckpointFiles> of_start(const std::string& path) {
   const auto [folder, start] = split(path);
   const Result<std::vector<std::string>> names = names_in(folder);
-  if (!names && names.error().errno_value == ENOTDIR) return std::unexpected(os::system_error(kFinding, path, ENOTDIR));
+  if (!names && names.error().errno_value != ENOENT)
+    return std::unexpected(os::system_error(kFinding, path, names.error().errno_value));
   std::vector<std::string> found, indices;
   if (names && !start.empty()) {
     for (const std::string& name : *names) {

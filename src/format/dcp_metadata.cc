@@ -19,12 +19,30 @@ namespace {
 
 constexpr std::string_view kReading = "read DCP metadata";
 
-// Everything that torch's own planner and file writer put into the file.
+// Everything that torch's own planner and file writer put into the file: a closed list of whole names, since a prefix would admit
+// functions of the same modules.
 bool is_expected(std::string_view global) {
-  static constexpr std::string_view kPrefixes[] = {"torch.distributed.checkpoint.", "torch.Size", "pathlib."};
-  static constexpr std::string_view kNames[] = {"torch.serialization._get_layout", "collections.OrderedDict",
-                                                "torch.device", "builtins.set"};
-  if (std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return global.starts_with(prefix); })) return true;
+  static constexpr std::string_view kNames[] = {
+      "collections.OrderedDict",
+      "pathlib.Path",
+      "pathlib.PosixPath",
+      "pathlib.WindowsPath",
+      "pathlib._local.PosixPath",
+      "torch.Size",
+      "torch.device",
+      "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+      "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+      "torch.distributed.checkpoint.filesystem._StorageInfo",
+      "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
+      "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+      "torch.distributed.checkpoint.metadata.Metadata",
+      "torch.distributed.checkpoint.metadata.MetadataIndex",
+      "torch.distributed.checkpoint.metadata.StorageMeta",
+      "torch.distributed.checkpoint.metadata.TensorProperties",
+      "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+      "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+      "torch.serialization._get_layout",
+  };
   if (std::ranges::find(kNames, global) != std::end(kNames)) return true;
   return global.starts_with("torch.") && dtype_from_name(global.substr(6)).has_value();
 }
@@ -49,9 +67,9 @@ class Reader {
       const std::optional<std::string_view> name = pickle_.text(entry.key);
       if (!name) return fail(entry.key, "a key of state_dict_metadata is no text");
       const std::string_view kind = class_of(entry.value);
-      if (kind.ends_with(".BytesStorageMetadata")) {
+      if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata") {
         metadata.objects.push_back({.name = std::string(*name), .place = place_of(*name, {})});
-      } else if (kind.ends_with(".TensorStorageMetadata")) {
+      } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
         Result<DcpTensor> tensor = read_tensor(*name, entry.value);
         if (!tensor) return std::unexpected(std::move(tensor).error());
         metadata.tensors.push_back(*std::move(tensor));
