@@ -66,6 +66,8 @@ class HEADRACE_EXPORT CheckpointSet {
   // Finds and opens all files. That a shard does not hold what the index says is no error here: see problems().
   [[nodiscard]] static Result<CheckpointSet> open(Handle& handle, const std::string& path,
                                                   const LoadOptions& options = {});
+  // Of files that are open already: those of `index`, in its order, where there is one.
+  [[nodiscard]] static CheckpointSet of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index);
 
   CheckpointSet(CheckpointSet&&) noexcept;
   CheckpointSet& operator=(CheckpointSet&&) noexcept;

@@ -107,13 +107,19 @@ void CheckpointSet::Impl::check_names(std::vector<CheckpointProblem>& problems) 
 Result<CheckpointSet> CheckpointSet::open(Handle& handle, const std::string& path, const LoadOptions& options) {
   Result<CheckpointFiles> found = find_checkpoint_files(path);
   if (!found) return std::unexpected(std::move(found).error());
-  auto impl = std::make_unique<Impl>();
-  impl->index = std::move(found->index);
+  std::vector<CheckpointFile> files;
   for (const std::string& file : found->paths) {
     Result<CheckpointFile> opened = CheckpointFile::open(handle, file, options);
     if (!opened) return std::unexpected(std::move(opened).error());
-    impl->files.push_back(*std::move(opened));
+    files.push_back(*std::move(opened));
   }
+  return of(std::move(files), std::move(found->index));
+}
+
+CheckpointSet CheckpointSet::of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index) {
+  auto impl = std::make_unique<Impl>();
+  impl->files = std::move(files);
+  impl->index = std::move(index);
   impl->order_by_name();
   return CheckpointSet(std::move(impl));
 }
