@@ -11,7 +11,7 @@
 
 #include <headrace/verify.h>
 
-#include "convert/progress_meter.h"
+#include "base/progress_meter.h"
 #include "convert/tensor_stream.h"
 
 namespace headrace {
@@ -117,7 +117,7 @@ class Comparer {
     Result<TensorStream> other = TensorStream::create(handle, there_, std::move(other_orders), progress.interrupted);
     if (!other) return std::unexpected(std::move(other).error());
     Cursor a(*std::move(stream)), b(*std::move(other));
-    convert::ProgressMeter meter(progress, total_bytes_);
+    base::ProgressMeter meter(progress, total_bytes_);
     while (true) {
       const Result<bool> more = a.need();
       if (!more) return std::unexpected(more.error());

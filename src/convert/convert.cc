@@ -61,7 +61,7 @@ class Converter {
            is_torch(options_.format) && options_.others == ConvertOptions::Others::refuse;
   }
 
-  OutputContext context(convert::ProgressMeter& meter) {
+  OutputContext context(base::ProgressMeter& meter) {
     return {.handle = handle_,
             .set = set_,
             .options = options_,
@@ -73,7 +73,7 @@ class Converter {
     const CheckpointFile& file = set_.files().front();
     if (!file.little_endian())
       return refused(file.path(), "a big-endian machine wrote this file; load it with torch.load and save it again");
-    convert::ProgressMeter meter(options_.progress, file.file_bytes());
+    base::ProgressMeter meter(options_.progress, file.file_bytes());
     OutputContext all = context(meter);
     const Result<uint64_t> bytes = convert::write_object(all, result_.target);
     if (!bytes) return std::unexpected(bytes.error());
@@ -176,7 +176,7 @@ class Converter {
   }
 
   Status write_one_file() {
-    convert::ProgressMeter meter(options_.progress, total_bytes_);
+    base::ProgressMeter meter(options_.progress, total_bytes_);
     OutputContext all = context(meter);
     const Result<uint64_t> bytes = convert::write_tensors(all, result_.target, tensors_, metadata());
     if (!bytes) return std::unexpected(bytes.error());
@@ -224,7 +224,7 @@ class Converter {
     const std::string suffix = is_torch(options_.format) ? ".bin" : ".safetensors";
     Result<convert::ShardFolder> folder = convert::ShardFolder::create(result_.target);
     if (!folder) return std::unexpected(std::move(folder).error());
-    convert::ProgressMeter meter(options_.progress, total_bytes_);
+    base::ProgressMeter meter(options_.progress, total_bytes_);
     OutputContext all = context(meter);
     const std::vector<std::vector<OutputTensor>> shards = cut();
     format::ShardIndexText index = {.files_by_tensor = {}, .total_bytes = total_bytes_};

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/crc32.h"
-#include "convert/progress_meter.h"
+#include "base/progress_meter.h"
 #include "convert/range_stream.h"
 #include "format/dcp_metadata.h"
 #include "format/format_error.h"
@@ -24,6 +24,7 @@ namespace headrace::convert {
 namespace {
 
 namespace fs = std::filesystem;
+using base::ProgressMeter;
 using format::DcpMetadata;
 using format::DcpPiece;
 using format::DcpPlace;
@@ -31,6 +32,8 @@ using format::DcpTensor;
 using Severity = CheckpointProblem::Severity;
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{1} << 30;
+// Of one piece's archive, which has a handful of records.
+constexpr uint64_t kDirectoryBytesMax = uint64_t{64} << 20;
 
 std::string join(const std::string& folder, std::string_view name) {
   return folder.ends_with('/') ? fmt::format("{}{}", folder, name) : fmt::format("{}/{}", folder, name);
@@ -60,6 +63,12 @@ class Folder {
     for (const format::DcpObject& object : metadata.objects)
       add(object.name, object.place);
     check();
+  }
+
+  [[nodiscard]] std::span<const Placed> placed_in(std::string_view file) const {
+    const auto found =
+        std::ranges::equal_range(placed, file, {}, [](const Placed& one) { return std::string_view(one.place->file); });
+    return {found.begin(), found.end()};
   }
 
   std::vector<CheckpointProblem> problems;
@@ -202,12 +211,8 @@ class DcpVerifier {
     for (const Placed& one : folder.placed)
       total_bytes += one.place->bytes;
     ProgressMeter meter(options_.progress, total_bytes);
-    for (const auto& [name, bytes] : folder.files) {
-      std::vector<Placed> mine;
-      std::ranges::copy_if(folder.placed, std::back_inserter(mine),
-                           [&](const Placed& one) { return one.place->file == name; });
-      if (Status checked = check_file(name, bytes, mine, meter); !checked) return checked;
-    }
+    for (const auto& [name, bytes] : folder.files)
+      if (Status checked = check_file(name, bytes, folder.placed_in(name), meter); !checked) return checked;
     std::ranges::move(folder.problems, std::back_inserter(result_.problems));
     if (options_.stats == VerifyOptions::Stats::per_tensor)
       for (const DcpTensor& tensor : metadata->tensors)
@@ -218,7 +223,7 @@ class DcpVerifier {
   }
 
  private:
-  Status check_file(const std::string& name, uint64_t bytes, const std::vector<Placed>& placed, ProgressMeter& meter) {
+  Status check_file(const std::string& name, uint64_t bytes, std::span<const Placed> placed, ProgressMeter& meter) {
     const std::string path = join(path_, name);
     Result<File> file = File::open(path, FileMode::read);
     if (!file) return std::unexpected(std::move(file).error());
@@ -273,6 +278,10 @@ class DcpVerifier {
     };
     const Result<format::ZipDirectory> where = format::find_zip_directory(*tail, place.bytes);
     if (!where) return damaged(where.error());
+    if (where->bytes > kDirectoryBytesMax)
+      return damaged(
+          Error{.code = ErrorCode::corrupt,
+                .detail = fmt::format("the directory of its archive is larger than {} bytes", kDirectoryBytesMax)});
     Result<std::vector<std::byte>> directory = read(file, place.offset_bytes + where->begin, where->bytes);
     if (!directory) return std::unexpected(std::move(directory).error());
     Result<std::vector<format::ZipEntry>> entries = format::parse_zip_directory(*directory, *where);
@@ -313,11 +322,10 @@ Result<Inspection> inspect_dcp(const std::string& path) {
     numbers.emplace(name, static_cast<uint32_t>(inspection.files.size()));
     InspectedFile& file =
         inspection.files.emplace_back(InspectedFile{.path = join(path, name), .format = "dcp", .bytes = bytes});
-    for (const Placed& one : folder.placed)
-      if (one.place->file == name) {
-        ++file.storages;
-        file.storage_bytes += one.place->bytes;
-      }
+    for (const Placed& one : folder.placed_in(name)) {
+      ++file.storages;
+      file.storage_bytes += one.place->bytes;
+    }
   }
   for (const DcpTensor& tensor : metadata->tensors) {
     InspectedTensor told = {.name = tensor.name, .dtype = tensor.dtype.value_or(DType::uint8), .shape = tensor.shape};

@@ -10,7 +10,7 @@
 
 #include <headrace/convert.h>
 
-#include "convert/progress_meter.h"
+#include "base/progress_meter.h"
 #include "convert/tensor_stream.h"
 
 namespace headrace::convert {
@@ -28,7 +28,7 @@ struct OutputContext {
   Handle& handle;
   const CheckpointSet& set;
   const ConvertOptions& options;
-  ProgressMeter& meter;
+  base::ProgressMeter& meter;
   std::span<std::byte> staging;  // for SaveOptions::device_copy
   uint64_t overflows = 0;        // counted up
 };

@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "base/crc32.h"
+#include "base/progress_meter.h"
 #include "convert/dcp.h"
 #include "convert/elements.h"
-#include "convert/progress_meter.h"
 #include "convert/range_stream.h"
 #include "convert/tensor_stream.h"
 #include "format/format_error.h"
@@ -21,8 +21,8 @@
 namespace headrace {
 namespace {
 
+using base::ProgressMeter;
 using convert::FileRange;
-using convert::ProgressMeter;
 using convert::RangePiece;
 using convert::RangeStream;
 
@@ -286,7 +286,7 @@ Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, 
     result.problems.push_back(
         {.file = error.path, .tensor = {}, .offset_bytes = error.offset_bytes, .text = error.detail});
   };
-  const Result<CheckpointFiles> found = find_checkpoint_files(path);
+  Result<CheckpointFiles> found = find_checkpoint_files(path);
   if (!found) {
     if (found.error().code != ErrorCode::corrupt) return std::unexpected(found.error());
     tell(found.error());
@@ -309,11 +309,9 @@ Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, 
   for (const CheckpointFile& file : files)
     if (Status checked = FileCheck(handle, file, options, result).run(meter); !checked)
       return std::unexpected(std::move(checked).error());
-  if (files.size() == found->paths.size()) {
-    const Result<CheckpointSet> set = CheckpointSet::open(handle, path, load);
-    if (!set) return std::unexpected(set.error());
-    std::ranges::move(set->problems(), std::back_inserter(result.problems));
-  }
+  if (files.size() == found->paths.size())
+    std::ranges::move(CheckpointSet::of(std::move(files), std::move(found->index)).problems(),
+                      std::back_inserter(result.problems));
   return result;
 }
 
