@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 Word = str | os.PathLike[str] | bytes
 
@@ -46,25 +48,23 @@ def run(
 
 @cache
 def validator(name: str) -> Any:
-    """Of docs/schema/NAME.json, or None where the package jsonschema is not installed."""
-    try:
-        import jsonschema
-    except ImportError:
-        return None
+    """Of docs/schema/NAME.json."""
     schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
+
+
+def checked(result: dict[str, Any]) -> dict[str, Any]:
+    """The same, which must be what its schema says."""
+    validator(str(result["schema"]).removeprefix("headrace.")).validate(result)
+    return result
 
 
 def run_json(*arguments: Word, code: int = 0, **options: Any) -> dict[str, Any]:
     """Its result with --json, held against its schema; the exit code must be `code`."""
     done = run(*arguments, "--json", **options)
     assert done.returncode == code, (done.returncode, done.stdout[-2000:], done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    rules = validator(str(result["schema"]).removeprefix("headrace."))
-    if rules is not None:
-        rules.validate(result)
-    return result
+    return checked(json.loads(done.stdout))
 
 
 def done(*arguments: Word, **options: Any) -> str:

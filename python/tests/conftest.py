@@ -105,3 +105,12 @@ def its_open(package: Any) -> Any:
     import safetensors
 
     return safetensors.safe_open
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that must be as empty after the test as it was before."""
+    path = tmp_path / "scratch"
+    path.mkdir()
+    yield path
+    assert list(path.iterdir()) == []

@@ -16,13 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-from cli_support import program, run, run_json
+from cli_support import checked, program, run, run_json
 from support import random_bytes
 
 MIB = 1 << 20
-SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 QUICK = ("--io-size", "16M", "--repeats", "2", "--no-fio")
 
 # Of DeepSpeed 0.19.8.
@@ -52,24 +50,8 @@ DS_IO_OPTIONS = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that must be as empty after the test as it was before."""
-    path = tmp_path / "scratch"
-    path.mkdir()
-    yield path
-    assert list(path.iterdir()) == []
-
-
-def validated(result: dict[str, Any], name: str) -> dict[str, Any]:
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(result, schema, cls=jsonschema.Draft202012Validator)
-    return result
-
-
 def bench_io(*arguments: str | os.PathLike[str], code: int = 0, **options: Any) -> dict[str, Any]:
-    return validated(run_json("bench", "io", *arguments, code=code, **options), "bench-io")
+    return run_json("bench", "io", *arguments, code=code, **options)
 
 
 def refusal(*arguments: str | os.PathLike[str], code: int) -> str:
@@ -172,7 +154,7 @@ def test_bytes_are_exact_by_its_own_count_and_by_the_parents(folder: Path) -> No
         assert process.returncode == 0, err.read()
         out.close()
         err.close()
-        result = validated(json.loads(text), "bench-io")["results"][0]
+        result = checked(json.loads(text))["results"][0]
         assert result["totals"]["bytes"] == 2 * 16 * MIB
         if result["totals"]["direct_bytes"] != result["totals"]["bytes"]:
             pytest.skip(f"no direct I/O in {folder}: {result['why_not_faster']}")
@@ -390,7 +372,7 @@ def test_two_at_once_do_not_disturb_each_others_files(folder: Path) -> None:
     for process in both:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        validated(json.loads(out), "bench-io")
+        checked(json.loads(out))
 
 
 def test_a_folder_whose_name_is_no_utf8_is_measured(tmp_path: Path) -> None:
@@ -398,7 +380,7 @@ def test_a_folder_whose_name_is_no_utf8_is_measured(tmp_path: Path) -> None:
     os.mkdir(path)
     done = run("bench", "io", path, "--io-size", "4M", "--no-fio", "--json")
     assert done.returncode == 0, done.stderr
-    validated(json.loads(done.stdout), "bench-io")
+    checked(json.loads(done.stdout))
     assert r"\xff\xfe" in run("bench", "io", path, "--io-size", "4M", "--no-fio").stdout
 
 
@@ -424,7 +406,7 @@ def test_in_memory_it_says_that_nothing_was_cold(tmp_path: Path) -> None:
 
 def test_engines_stand_side_by_side(folder: Path) -> None:
     options = ("--io-size", "8M", "--repeats", "2", "--validate")
-    result = validated(run_json("bench", "engines", folder, *options), "bench-engines")
+    result = run_json("bench", "engines", folder, *options)
     names = [(row["direction"], row["engine"]) for row in result["rows"]]
     engines = ("null", "posix", "aio", "uring")
     assert names == [(direction, engine) for direction in ("read", "write") for engine in engines]
@@ -456,11 +438,11 @@ def slower(result: dict[str, Any], factor: float) -> dict[str, Any]:
 def test_results_compare_with_an_interval(tmp_path: Path) -> None:
     measured = bench_io(tmp_path, "--read", "--io-size", "4M", "--repeats", "7", "--no-fio")
     a = saved(tmp_path / "a.json", measured)
-    same = validated(run_json("bench", "compare", a, a), "bench-compare")
+    same = run_json("bench", "compare", a, a)
     assert same["rows"][0]["ratio"] == 1
     assert same["rows"][0]["verdict"] == "no difference that is sure"
     b = saved(tmp_path / "b.json", slower(measured, 0.001))
-    row = validated(run_json("bench", "compare", a, b), "bench-compare")["rows"][0]
+    row = run_json("bench", "compare", a, b)["rows"][0]
     assert row["ratio"] == pytest.approx(0.001)
     assert row["low"] <= row["ratio"] <= row["high"]
     assert row["verdict"] == "slower"
@@ -477,7 +459,7 @@ def test_other_settings_and_machines_are_not_compared_silently(tmp_path: Path) -
     said = refusal("compare", a, b, code=1)
     assert "machine.kernel" in said
     assert "settings.queue_depth: 32 and 7" in said
-    anyway = validated(run_json("bench", "compare", a, b, "--anyway"), "bench-compare")
+    anyway = run_json("bench", "compare", a, b, "--anyway")
     assert len(anyway["differences"]) == 2
     assert anyway["rows"][0]["verdict"] == "too few repeats to say"
 

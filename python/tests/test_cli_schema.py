@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from cli_support import SCHEMAS, flipped, run, run_json, safetensors_file
-
-jsonschema = pytest.importorskip("jsonschema")
 
 MINE = ["inspect", "verify", "verify-against", "convert", "error"]
 
