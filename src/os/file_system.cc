@@ -222,16 +222,18 @@ Result<OpenedFile> FileSystem::create_unnamed(const std::string& folder) {
   file.path = folder;
   file.descriptor = Fd(open_retrying(folder.c_str(), O_RDWR | O_TMPFILE | O_EXCL, 0600));
   // EISDIR and EINVAL are how kernels and file systems answer that do not know the flag; ENOENT, so some FUSE file systems.
-  const bool unknown_flag = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL || errno == ENOENT;
+  int refusal = errno;
+  const bool unknown_flag = refusal == EOPNOTSUPP || refusal == EISDIR || refusal == EINVAL || refusal == ENOENT;
   std::random_device random;
   for (int attempt = 0; !file.descriptor.is_open() && unknown_flag && attempt < kNameAttemptsMax; ++attempt) {
     const std::string name = fmt::format("{}/.headrace-{:08x}{:08x}{:08x}.tmp", folder, random(), random(), random());
     file.descriptor = Fd(open_retrying(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
-    if (!file.descriptor.is_open() && errno != EEXIST) break;
+    refusal = errno;
+    if (!file.descriptor.is_open() && refusal != EEXIST) break;
     if (file.descriptor.is_open() && ::unlink(name.c_str()) != 0)
       return std::unexpected(system_error("unlink", name, errno));
   }
-  if (!file.descriptor.is_open()) return std::unexpected(system_error("create", folder, errno));
+  if (!file.descriptor.is_open()) return std::unexpected(system_error("create", folder, refusal));
   file.created = true;
   if (Status described = describe(file); !described) return std::unexpected(std::move(described).error());
   return file;
