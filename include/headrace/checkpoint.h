@@ -139,6 +139,7 @@ enum class Verify : uint8_t {
 struct LoadOptions {
   Verify verify = Verify::automatic;
   std::function<bool()> interrupted = {};  // as in SaveOptions
+  PickleProtocols protocols = PickleProtocols::torch;
 };
 
 // Part of a storage, and where it goes.

@@ -66,7 +66,8 @@ enum class UnknownGlobals : uint8_t {
 
 enum class PickleProtocols : uint8_t {
   torch,  // the opcodes that torch's weights_only unpickler takes: those of protocol 2, mostly
-  later,  // and those of protocol 4 that Python's pickler writes by default for plain objects. For inspection
+  later,  // and those of protocols 4 and 5 that Python's pickler writes for plain objects; others are told as
+          // ErrorCode::unavailable, since the file may be good. For inspection and conversion
 };
 
 struct PickleOptions {

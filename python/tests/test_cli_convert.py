@@ -204,13 +204,36 @@ def test_random_objects_are_taken_over(tmp_path: Path, seed: int) -> None:
         assert_same(load(path, weights_only=False), expected)
 
 
+def later(obj: Any, path: Path, protocol: int, container: str) -> Path:
+    torch.save(obj, path, pickle_protocol=protocol, _use_new_zipfile_serialization=not LEGACY[container])
+    return path
+
+
+@pytest.mark.parametrize("container", LEGACY)
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_other_protocols_of_pickle_are_refused_by_name(tmp_path: Path, protocol: int) -> None:
-    obj = {"w": torch.arange(3.0), "b": b"bytes", "s": {1, 2}, "big": 2**80, "t": "text" * 100}
-    for container in LEGACY:
-        path = tmp_path / f"{container}.pt"
-        torch.save(obj, path, pickle_protocol=protocol, _use_new_zipfile_serialization=not LEGACY[container])
-        assert "weights_only accepts protocol 2 only" in refusal("convert", path, tmp_path / "x.pt", code=3)
+def test_other_protocols_of_pickle_are_read(tmp_path: Path, protocol: int, container: str) -> None:
+    base = torch.arange(6.0)
+    obj = OrderedDict(
+        w=base, view=base[2:], step=2**40, big=2**80, text="text" * 100, name="ü", nested=[(1, None)]
+    )
+    source = later(obj, tmp_path / "later.pt", protocol, container)
+    here = save(obj, tmp_path / "two.pt", container)
+    assert [t["name"] for t in run_json("inspect", source)["tensors"]] == ["w", "view"]
+    assert "good" in done("verify", source)
+    assert run_json("verify", source, "--against", here)["equal"]
+    for target in LEGACY:
+        found = load(convert(source, tmp_path / f"{target}.pt", "--format", target))
+        assert_same(found, obj)
+        assert type(found) is OrderedDict
+        assert found["view"].data_ptr() == found["w"].data_ptr() + 8
+
+
+@pytest.mark.parametrize("container", LEGACY)
+def test_opcodes_that_are_not_read_are_no_damage(tmp_path: Path, container: str) -> None:
+    for protocol, held in ((3, b"bytes"), (4, {1, 2}), (5, frozenset({1})), (5, bytearray(b"b"))):
+        source = later({"w": torch.ones(1), "held": held}, tmp_path / "later.pt", protocol, container)
+        for words in (("inspect", source), ("verify", source), ("convert", source, tmp_path / "x.pt")):
+            assert "is not read: only those are that Python writes" in refusal(*words, code=1)
 
 
 class Point:

@@ -160,8 +160,8 @@ Result<CheckpointFile> CheckpointFile::open(Handle& handle, const std::string& p
   impl->format = *format;
   Status opened;
   switch (*format) {
-    case CheckpointFormat::torch_zip: opened = checkpoint::open_torch_zip(*impl, reader, *first, options.verify); break;
-    case CheckpointFormat::torch_legacy: opened = checkpoint::open_torch_legacy(*impl, reader, *first); break;
+    case CheckpointFormat::torch_zip: opened = checkpoint::open_torch_zip(*impl, reader, *first, options); break;
+    case CheckpointFormat::torch_legacy: opened = checkpoint::open_torch_legacy(*impl, reader, *first, options); break;
     case CheckpointFormat::safetensors: opened = checkpoint::open_safetensors(*impl, reader, *first); break;
   }
   if (!opened) return with_path(std::move(opened).error());

@@ -72,8 +72,9 @@ class Reader {
 // `first` are the first bytes of the file, at most kFirstBytes. Each fills in what its format has.
 inline constexpr uint64_t kFirstBytes = uint64_t{256} << 10;
 [[nodiscard]] Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first,
-                                    Verify verify);
-[[nodiscard]] Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first);
+                                    const LoadOptions& options);
+[[nodiscard]] Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first,
+                                       const LoadOptions& options);
 [[nodiscard]] Status open_safetensors(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first);
 
 // The bytes of the storage that a persistent id names; nothing when its type is not one of torch's.

@@ -120,9 +120,13 @@ Status open_safetensors(CheckpointFile::Impl& file, Reader& reader, std::span<co
   return {};
 }
 
-Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first) {
-  const format::PickleLength length = [](std::span<const std::byte> rest) -> Result<uint64_t> {
-    const Result<Pickle> pickle = parse_pickle(rest, {.unknown_globals = UnknownGlobals::collect});
+Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first,
+                         const LoadOptions& options) {
+  const auto parse = [&](std::span<const std::byte> rest, uint64_t begin, UnknownGlobals globals) {
+    return parse_pickle(rest, {.base_offset_bytes = begin, .unknown_globals = globals, .protocols = options.protocols});
+  };
+  const format::PickleLength length = [&](std::span<const std::byte> rest) -> Result<uint64_t> {
+    const Result<Pickle> pickle = parse(rest, 0, UnknownGlobals::collect);
     if (!pickle) return std::unexpected(pickle.error());
     return pickle->consumed_bytes();
   };
@@ -142,11 +146,10 @@ Status open_torch_legacy(CheckpointFile::Impl& file, Reader& reader, std::span<c
     const Result<uint64_t> lead = format::torch_legacy_lead_bytes(bytes, length);
     Error failure;
     if (lead) {
-      Result<Pickle> object =
-          parse_pickle(bytes.subspan(*lead), {.base_offset_bytes = *lead, .unknown_globals = UnknownGlobals::collect});
+      Result<Pickle> object = parse(bytes.subspan(*lead), *lead, UnknownGlobals::collect);
       if (object) {
         const uint64_t keys_begin = *lead + object->consumed_bytes();
-        const Result<Pickle> keys = parse_pickle(bytes.subspan(keys_begin), {.base_offset_bytes = keys_begin});
+        const Result<Pickle> keys = parse(bytes.subspan(keys_begin), keys_begin, UnknownGlobals::refuse);
         if (keys) {
           file.pickle = *std::move(object);
           file.pickle_begin = *lead;

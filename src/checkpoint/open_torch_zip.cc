@@ -138,7 +138,8 @@ Status find_storages(CheckpointFile::Impl& file, std::span<const ZipEntry> entri
 
 }  // namespace
 
-Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first, Verify verify) {
+Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<const std::byte> first,
+                      const LoadOptions& options) {
   const uint64_t tail_bytes = std::min(file.file_bytes, format::kZipTailBytesMax);
   const Result<std::vector<std::byte>> tail = reader.read({file.file_bytes - tail_bytes, tail_bytes});
   if (!tail) return std::unexpected(tail.error());
@@ -162,14 +163,15 @@ Status open_torch_zip(CheckpointFile::Impl& file, Reader& reader, std::span<cons
   const Result<format::TorchZipContents> contents = format::torch_zip_contents_of(*entries);
   if (!contents) return std::unexpected(contents.error());
 
-  const bool summed = verify != Verify::off && has_sums(*entries);
+  const bool summed = options.verify != Verify::off && has_sums(*entries);
   const ZipEntry& pickle_entry = (*entries)[contents->pickle];
   if (pickle_entry.bytes >= kPickleBytesMax)
     return format::corrupt(kReading, pickle_entry.header_begin, "the pickle is larger than 4 GiB");
   Result<std::vector<std::byte>> pickle = read_record(reader, pickle_entry, first, summed);
   if (!pickle) return std::unexpected(std::move(pickle).error());
   file.pickle_bytes = *std::move(pickle);
-  Result<Pickle> parsed = parse_pickle(file.pickle_bytes, {.unknown_globals = UnknownGlobals::collect});
+  Result<Pickle> parsed =
+      parse_pickle(file.pickle_bytes, {.unknown_globals = UnknownGlobals::collect, .protocols = options.protocols});
   if (!parsed) {
     parsed.error().detail += "; the offset is that in the record data.pkl";
     return std::unexpected(std::move(parsed).error());

@@ -186,7 +186,7 @@ std::string_view difference_name(Kind kind) noexcept {
 
 Result<Comparison> compare_checkpoints(Handle& handle, const std::string& path, const std::string& other,
                                        const Progress& progress) {
-  const LoadOptions load = {.verify = Verify::automatic, .interrupted = progress.interrupted};
+  const LoadOptions load = {.interrupted = progress.interrupted, .protocols = PickleProtocols::later};
   const Result<CheckpointSet> here = CheckpointSet::open(handle, path, load);
   if (!here) return std::unexpected(here.error());
   const Result<CheckpointSet> there = CheckpointSet::open(handle, other, load);

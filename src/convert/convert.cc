@@ -289,8 +289,8 @@ Result<Conversion> convert_checkpoint(Handle& handle, const std::string& source,
                                        dtype_facts(*options.dtype).name));
   if (Status good = os::check_path(kConverting, target); !good) return std::unexpected(std::move(good).error());
   if (Status free = check_target(target, options); !free) return std::unexpected(std::move(free).error());
-  Result<CheckpointSet> set =
-      CheckpointSet::open(handle, source, {.verify = Verify::automatic, .interrupted = options.progress.interrupted});
+  Result<CheckpointSet> set = CheckpointSet::open(
+      handle, source, {.interrupted = options.progress.interrupted, .protocols = PickleProtocols::later});
   if (!set) return std::unexpected(std::move(set).error());
   const std::vector<CheckpointProblem> problems = set->problems();
   const auto wrong = std::ranges::find(problems, CheckpointProblem::Severity::error, &CheckpointProblem::severity);

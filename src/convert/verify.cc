@@ -292,7 +292,7 @@ Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, 
     tell(found.error());
     return result;
   }
-  const LoadOptions load = {.verify = Verify::automatic, .interrupted = options.progress.interrupted};
+  const LoadOptions load = {.interrupted = options.progress.interrupted, .protocols = PickleProtocols::later};
   std::vector<CheckpointFile> files;
   uint64_t total_bytes = 0;
   for (const std::string& one : found->paths) {

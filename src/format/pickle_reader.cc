@@ -124,10 +124,13 @@ bool PickleReader::unsupported() {
   const format::OpcodeFacts facts = format::opcode_facts(opcode_);
   opcode_ = 0;
   if (facts.name == "?") return fail(fmt::format("byte 0x{:02x} is no opcode", facts.code));
-  return fail(
-      fmt::format("opcode {} (0x{:02x}, protocol {}) is not read: torch's weights_only accepts protocol 2 only, "
-                  "as torch.save writes it by default, and of that not every opcode",
-                  facts.name, facts.code, facts.protocol));
+  (void)fail(fmt::format("opcode {} (0x{:02x}, protocol {}) is not read: {}", facts.name, facts.code, facts.protocol,
+                         later_
+                             ? "only those are that Python writes for plain objects"
+                             : "torch's weights_only accepts protocol 2 only, as torch.save writes it by default, and "
+                               "of that not every opcode"));
+  if (later_) error_->code = ErrorCode::unavailable;
+  return false;
 }
 
 std::string PickleReader::name_of(const Node& node) const {
