@@ -439,6 +439,11 @@ class Completions:
     def next(self, timeout: float | None) -> int:
         """The position of the transfer that finished next. Raises TimeoutError."""
 
+def checkpoint_files(path: headrace._types.Path) -> tuple[list[str], dict[str, str] | None]:
+    """
+    The files of the checkpoint that a file, a folder, an index or the common start of their names stands for; from an index the file of each tensor.
+    """
+
 def save_torch_zip(handle: Handle, path: headrace._types.Path, pickle: bytes, storages: list[tuple[int, int]], durability: str, alignment_bytes: int, device_copy: headrace._types.DeviceCopy | None = None) -> int:
     """
     Writes a zip container of torch.save; storages by address and length. Addresses from 2^63 on are numbers of ``device_copy``: address and length of staging memory, and copy(address, length, offset in the staging memory). The length of the file.

@@ -16,7 +16,6 @@ from ._bounds import Filled, has_plain_memory, memory_of, refuse_overlaps
 from ._core import CheckpointFile
 from ._default import default_handle, need_torch
 from ._errors import FormatError
-from ._shards import find_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -81,7 +80,7 @@ def load(
     handle = handle or default_handle()
     if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true"):
         weights_only = True  # as torch.load has it
-    paths, index = find_shards(os.fsdecode(path))
+    paths, index = _core.checkpoint_files(path)
     if index is None and len(paths) == 1:
         name = path if paths == [os.fsdecode(path)] else paths[0]
         try:

@@ -17,6 +17,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <headrace/checkpoint.h>
+#include <headrace/checkpoint_set.h>
 
 #include "device_copy.h"
 #include "errors.h"
@@ -272,9 +273,32 @@ nb::object replay(const CheckpointObject& self, nb::dict table, nb::list storage
   return replay_pickle(*pickle, std::move(table), storage_of, std::move(build), self.name);
 }
 
+// The paths, and what the index says: which file each tensor is in.
+nb::tuple checkpoint_files(nb::handle path) {
+  const std::string bytes = path_bytes(path);
+  const Result<CheckpointFiles> files = without_gil([&] { return find_checkpoint_files(bytes); });
+  if (!files) raise(files.error(), path);
+  nb::list paths;
+  for (const std::string& file : files->paths)
+    paths.append(decode_path(file));
+  nb::object tensors = nb::none();
+  if (files->index) {
+    nb::dict by_name;
+    for (const ShardIndex::Entry& entry : files->index->entries)
+      by_name[nb::str(entry.tensor.c_str(), entry.tensor.size())] = paths[entry.file];
+    tensors = std::move(by_name);
+  }
+  return nb::make_tuple(paths, tensors);
+}
+
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
+  module.def(
+      "checkpoint_files", &checkpoint_files, nb::arg("path"),
+      nb::sig("def checkpoint_files(path: headrace._types.Path) -> tuple[list[str], dict[str, str] | None]"),
+      "The files of the checkpoint that a file, a folder, an index or the common start of their names stands for; "
+      "from an index the file of each tensor.");
   module.def(
       "save_torch_zip", &save_torch_zip_file, nb::arg("handle"), nb::arg("path"), nb::arg("pickle"),
       nb::arg("storages"), nb::arg("durability"), nb::arg("alignment_bytes"), nb::arg("device_copy") = nb::none(),
