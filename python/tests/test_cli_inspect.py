@@ -237,6 +237,16 @@ def test_the_tree_sums_its_branches(zoo: Path) -> None:
     ]
 
 
+def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
+    names = ["h.10.b", "h.2.w", "h.2.b", "h.02.b", "h.100.w", "h.1", "h.10", f"h.{2**70}.w"]
+    path = safetensors_file(tmp_path / "m.safetensors", {name: ("U8", [1], b"x") for name in names})
+    ordered = ["h.1", "h.2.b", "h.2.w", "h.02.b", "h.10", "h.10.b", "h.100.w", f"h.{2**70}.w"]
+    assert [t["name"] for t in run_json("inspect", path, "--sort", "name")["tensors"]] == ordered
+    tree = done("inspect", path, "--tree").partition("\n\nh ")[2].splitlines()[1:]
+    words = [line.split()[0] for line in tree]
+    assert words == ["1", "2", "b", "w", "02", "b", "10", "10", "b", "100", "w", str(2**70), "w"]
+
+
 def test_the_tree_shows_every_tensor_whatever_its_dots(tmp_path: Path) -> None:
     names = ["", ".", "..", "a", "a.", "a.b", "a..b", ".a", "a.b.", "a.b.c"]
     path = safetensors_file(tmp_path / "x.safetensors", {n: ("U8", [1], b"x") for n in names})

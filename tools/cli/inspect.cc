@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "command.h"
+#include "natural_order.h"
 #include "signals.h"
 #include "units.h"
 
@@ -77,7 +79,9 @@ void print_files(Console& console, const Inspection& inspection) {
   }
 }
 
-void print_totals(Console& console, const std::string& title, const std::map<std::string, Totals>& totals) {
+using TotalsByName = std::map<std::string, Totals, NaturalLess>;
+
+void print_totals(Console& console, const std::string& title, const TotalsByName& totals) {
   Table table({{title}, {"tensors", Align::right}, {"elements", Align::right}, {"bytes", Align::right}});
   for (const auto& [name, total] : totals)
     table.row({printable(name), show_count(total.tensors), show_count(total.elements), show_bytes(total.bytes)});
@@ -147,7 +151,10 @@ class Tree {
     }
     std::ranges::move(leaves_, std::back_inserter(lines));
     // A branch stays before a tensor of the same name, one that ends with a dot.
-    std::ranges::sort(lines, {}, [](const Line& line) { return std::pair(std::string_view(line.name), line.leaf); });
+    std::ranges::sort(lines, [](const Line& a, const Line& b) {
+      const std::strong_ordering order = natural_order(a.name, b.name);
+      return order != 0 ? order < 0 : a.leaf < b.leaf;
+    });
     for (const Line& line : lines)
       console.line(line.text);
   }
@@ -192,7 +199,7 @@ void choose(std::vector<InspectedTensor>& tensors, const Options& options) {
   if (options.filter)
     std::erase_if(tensors,
                   [&](const InspectedTensor& t) { return ::fnmatch(options.filter->c_str(), t.name.c_str(), 0) != 0; });
-  if (options.sort == "name") std::ranges::stable_sort(tensors, {}, &InspectedTensor::name);
+  if (options.sort == "name") std::ranges::stable_sort(tensors, NaturalLess(), &InspectedTensor::name);
   if (options.sort == "size") std::ranges::stable_sort(tensors, std::ranges::greater(), &InspectedTensor::bytes);
   if (options.sort == "offset")
     std::ranges::stable_sort(tensors, {}, [](const InspectedTensor& t) { return std::pair(t.file, t.offset_bytes); });
@@ -200,7 +207,7 @@ void choose(std::vector<InspectedTensor>& tensors, const Options& options) {
 
 void print_text(Console& console, const Inspection& inspection, const Options& options) {
   print_files(console, inspection);
-  std::map<std::string, Totals> by_dtype, by_prefix;
+  TotalsByName by_dtype, by_prefix;
   for (const InspectedTensor& tensor : inspection.tensors) {
     by_dtype[std::string(dtype_facts(tensor.dtype).name)].add(tensor);
     by_prefix[prefix_of(tensor.name)].add(tensor);
