@@ -2,7 +2,7 @@
 # What every target of this project shares. Interface targets only; nothing here is global state.
 #   headrace_options    language level, hidden visibility; every target links it privately
 #   headrace_sanitize   -fsanitize= flags; empty in an ordinary build
-#   headrace_warnings   warnings, errors under HEADRACE_DEV
+#   headrace_warnings   warnings, errors under HEADRACE_WERROR
 
 add_library(headrace_options INTERFACE)
 target_compile_features(headrace_options INTERFACE cxx_std_23)
@@ -14,11 +14,12 @@ if(HEADRACE_SANITIZE)
     list(APPEND flags -fno-sanitize-recover=undefined)
   endif()
   target_compile_options(headrace_sanitize INTERFACE ${flags})
+  target_compile_definitions(headrace_sanitize INTERFACE HEADRACE_SANITIZED=1)  # each compiler has a macro of its own
   target_link_options(headrace_sanitize INTERFACE ${flags})
 endif()
 if(HEADRACE_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    message(FATAL_ERROR "HEADRACE_FUZZ needs clang; configure with --preset fuzz.")
+    message(FATAL_ERROR "HEADRACE_FUZZ needs clang; configure with --preset asan.")
   endif()
   target_compile_options(headrace_sanitize INTERFACE -fsanitize=fuzzer-no-link)
 endif()
@@ -35,8 +36,38 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
 else()
   target_compile_options(headrace_warnings INTERFACE -Wno-missing-field-initializers)
 endif()
-if(HEADRACE_DEV)
+if(HEADRACE_WERROR)
   target_compile_options(headrace_warnings INTERFACE -Werror)
+endif()
+
+# fmt, from its headers alone: it appears in no public header and in no installed file. Its functions are compiled once
+# (src/base/fmt_definitions.cc) under a name of our own, where its version is one that this was tried with.
+#   headrace_fmt           for every target that formats, beside libheadrace.a
+#   HEADRACE_FMT_COMPILED  then libheadrace.a has the functions; another binary needs that source in its own list
+add_library(headrace_fmt INTERFACE)
+find_path(HEADRACE_FMT_INCLUDE fmt/format.h)
+mark_as_advanced(HEADRACE_FMT_INCLUDE)
+if(NOT HEADRACE_FMT_INCLUDE)
+  message(FATAL_ERROR "fmt/format.h was not found. On Debian or Ubuntu: apt-get install libfmt-dev")
+endif()
+target_include_directories(headrace_fmt SYSTEM INTERFACE ${HEADRACE_FMT_INCLUDE})
+set(HEADRACE_FMT_VERSION 0)
+foreach(header IN ITEMS core base)
+  if(EXISTS ${HEADRACE_FMT_INCLUDE}/fmt/${header}.h)
+    file(STRINGS ${HEADRACE_FMT_INCLUDE}/fmt/${header}.h line REGEX "^#define FMT_VERSION [0-9]+")
+    if(line MATCHES "([0-9]+)$")
+      set(HEADRACE_FMT_VERSION ${CMAKE_MATCH_1})
+    endif()
+  endif()
+endforeach()
+if(HEADRACE_FMT_VERSION GREATER_EQUAL 90000 AND HEADRACE_FMT_VERSION LESS 130000)
+  set(HEADRACE_FMT_COMPILED TRUE)
+  target_compile_definitions(headrace_fmt INTERFACE
+    "FMT_BEGIN_NAMESPACE=namespace fmt { inline namespace headrace {" "FMT_END_NAMESPACE=}}")
+else()
+  set(HEADRACE_FMT_COMPILED FALSE)
+  message(STATUS "fmt ${HEADRACE_FMT_VERSION} is not known here: header-only, which takes longer to compile")
+  target_compile_definitions(headrace_fmt INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
 # Hidden visibility and position-independent code, for a library or a program of this project.
@@ -69,6 +100,10 @@ function(headrace_static_dependency target)
     INTERFACE_INCLUDE_DIRECTORIES "${${target}_pc_INCLUDE_DIRS}")
 endfunction()
 
+# Headers that most sources take, for targets that are compiled once only: a compiler cache does not keep such objects.
+set(HEADRACE_PRECOMPILED <algorithm> <chrono> <filesystem> <functional> <map> <memory> <mutex> <ranges> <string> <thread>
+  <vector> <fmt/format.h> <fmt/ranges.h> <headrace/checkpoint.h> <headrace/headrace.h>)
+
 # A GoogleTest program.
 #   headrace_add_gtest(<name> SOURCES <files> LABEL <label> [LIBRARIES <targets>] [WHOLE] [TIMEOUT <s>]
 #                      [COST <n>] [ARGUMENTS <args>])
@@ -83,10 +118,15 @@ function(headrace_add_gtest name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   headrace_set_properties(${name})
+  # What is tested is the library: many tests that do little each need not be optimised, which takes half their time.
+  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${arg_WHOLE}>,-O1,-O0>)
+  list(LENGTH arg_SOURCES count)
+  if(count GREATER 8)
+    target_precompile_headers(${name} PRIVATE <gtest/gtest.h> ${HEADRACE_PRECOMPILED})
+  endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
-  target_compile_definitions(${name} PRIVATE FMT_HEADER_ONLY=1)
   target_link_libraries(${name} PRIVATE
-    headrace::headrace headrace_options headrace_warnings GTest::gtest_main ${arg_LIBRARIES})
+    headrace::headrace headrace_options headrace_warnings headrace_fmt GTest::gtest_main ${arg_LIBRARIES})
   if(arg_WHOLE)
     add_test(NAME ${name} COMMAND ${name} ${arg_ARGUMENTS})
     set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})

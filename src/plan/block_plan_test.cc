@@ -129,7 +129,7 @@ PlanCase draw_case(std::mt19937_64& random) {
 }
 
 TEST(BlockPlan, MillionsOfRandomRunsObeyEveryRule) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+#if defined(HEADRACE_SANITIZED) || !defined(NDEBUG)
   constexpr uint64_t kCases = 300'000;
 #else
   constexpr uint64_t kCases = 2'000'000;

@@ -100,7 +100,7 @@ class WorkerLoopMix : public testing::TestWithParam<Mix> {};
 
 TEST_P(WorkerLoopMix, EveryByteOfRandomRequestsIsAccountedFor) {
   const Mix& mix = GetParam();
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(HEADRACE_SANITIZED)
   constexpr uint64_t kSeeds = 4;
 #else
   constexpr uint64_t kSeeds = 12;

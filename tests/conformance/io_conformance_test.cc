@@ -430,7 +430,7 @@ TEST_P(IoConformance, AThousandRoundsLeaveDescriptorsAndMemoryFlat) {
     }
   }
   EXPECT_EQ(open_descriptors(), descriptors);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(HEADRACE_SANITIZED)
   EXPECT_LT(resident_memory_bytes(), memory + 4 * kMiB);
 #endif
 }

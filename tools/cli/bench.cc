@@ -4,6 +4,8 @@
 // Owns the list of commands.
 #include "bench.h"
 
+#include <CLI/CLI.hpp>
+
 #include "python.h"
 
 namespace headrace::cli {

@@ -4,6 +4,7 @@
 // See the header for ownership.
 #include <charconv>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "bench.h"

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "nearest.h"

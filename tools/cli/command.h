@@ -9,12 +9,16 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <headrace/checkpoint_set.h>
 #include <headrace/error.h>
 
 #include "console.h"
+
+// The parser's header takes longer to compile than most of what includes this one: who adds options includes it.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace headrace::cli {
 

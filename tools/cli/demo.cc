@@ -2,6 +2,8 @@
 // `headrace demo`: written in Python, because it shows what a Python user gets.
 // One thread.
 // Owns nothing.
+#include <CLI/CLI.hpp>
+
 #include "command.h"
 #include "python.h"
 

@@ -5,13 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 
-#include <fmt/chrono.h>
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -293,8 +294,11 @@ void TuneRun::print_text(const TuneResult& result, const std::string& no_fio) co
 // A folder of its own for each run: what other runs left is not mixed in. What went wrong, in words.
 std::string TuneRun::write_logs(const TuneResult& result) const {
   namespace fs = std::filesystem;
-  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  const fs::path folder = fs::path(arguments_.log_dir) / fmt::format("{:%Y%m%d-%H%M%S}-{}", now, ::getpid());
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  std::array<char, 32> stamp = {};
+  std::strftime(stamp.data(), stamp.size(), "%Y%m%d-%H%M%S", ::gmtime_r(&now, &utc));
+  const fs::path folder = fs::path(arguments_.log_dir) / fmt::format("{}-{}", stamp.data(), ::getpid());
   const Json document = Json::parse(to_json(result));
   std::error_code failed;
   for (const char* const direction : {"read", "write"}) {

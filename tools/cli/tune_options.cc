@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "bench.h"
