@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What ./dev bench runs: our own cost (micro), then headrace beside its peers on a disk (raw, checkpoint).
+"""What ./dev bench runs: our own cost (micro), then headrace beside its peers on a disk (raw and so on).
 
-    run.py                          all three, all rows; the disk is the one that this tree is on
+    run.py                          all four, all rows; the disk is the one that this tree is on
     run.py micro [ARGUMENTS]        headrace_micro_bench; arguments as for Google Benchmark
     run.py raw [ARGUMENTS]          bench/peers/raw.py; without a folder it works under build/
     run.py checkpoint [ARGUMENTS]   bench/peers/checkpoint.py; likewise
+    run.py tools [ARGUMENTS]        bench/peers/tools.py; likewise
 
 Results are printed and kept in bench/results, by date.
 """
@@ -24,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 BUILD = REPOSITORY / "build" / "release"
 RESULTS = REPOSITORY / "bench" / "results"
 HELP = {"-h", "--help"}
-BESIDE_PEERS = ("raw", "checkpoint")
+BESIDE_PEERS = ("raw", "checkpoint", "tools")
 # The counter of a benchmark, the most that it may be, and how it reads.
 OWN_COST = (
     ("BM_RequestsOneByOne", "cpu_us_per_request", 2.0, "µs of CPU per request handed over singly"),
@@ -45,7 +46,7 @@ def main() -> int:
     if arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    return micro([]) or beside_peers("raw", []) or beside_peers("checkpoint", [])
+    return micro([]) or max(beside_peers(kind, []) for kind in BESIDE_PEERS)
 
 
 def micro(arguments: list[str]) -> int:
@@ -75,7 +76,7 @@ def own_cost_table(result: dict[str, Any]) -> list[str]:
 
 
 def beside_peers(kind: str, arguments: list[str]) -> int:
-    """Runs raw.py or checkpoint.py, by default in a folder of this tree, with its results kept."""
+    """Runs the script of that name, by default in a folder of this tree, with its results kept."""
     words = list(arguments)
     if not words or words[0].startswith("-"):
         folder = REPOSITORY / "build" / "bench"

@@ -222,7 +222,7 @@ def files_for(entries: Iterable[Entry], common: dict[str, Any]) -> tuple[Entry, 
         "safetensors.safetensors": Entry("the file of save_file", "save_safetensors", common),
         "tensorizer.tensors": Entry("the file of tensorizer", "save_tensorizer", common),
     }
-    names = sorted({entry.source for entry in entries if entry.source})
+    names = sorted({name for entry in entries for name in (entry.source, entry.beside) if name})
     return tuple(replace(savers[name], source=name) for name in names)
 
 

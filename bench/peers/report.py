@@ -10,7 +10,7 @@ from typing import Any
 
 from figures import METRICS, Check, Sample, Verdict, by_contender, judge, values_of
 
-KINDS = ("raw", "checkpoint")
+KINDS = ("raw", "checkpoint", "tools")
 
 
 def format_of(kind: str) -> str:

@@ -25,6 +25,7 @@ from worker_process import ContenderError, WorkerProcess
 
 WRITES = {"write", "bulk_write"}  # into a preallocated file
 MAKES = {"replace", "save"}  # a file of its own
+CONVERTS = {"convert"}  # a file of its own, out of the cold one that the turn's option "source" names
 WARM = {"load_warm", "map_warm"}  # from the page cache; whatever else reads does so from the disk
 FAILURES_MAX = 2
 ORDINARY_UID = 65534  # "nobody" on every common distribution
@@ -83,8 +84,13 @@ class Rounds:
         workers: dict[str, WorkerProcess] = {}
         try:
             for entry in scene.entries:
-                if entry.source and not os.path.exists(self._scratch.file(entry.source)):
-                    self._skip(scene, entry, Skip(f"{entry.source}, which it reads, was not made"))
+                missing = [
+                    name
+                    for name in (entry.source, entry.beside)
+                    if name and not os.path.exists(self._scratch.file(name))
+                ]
+                if missing:
+                    self._skip(scene, entry, Skip(f"{missing[0]}, which it reads, was not made"))
                     continue
                 key = entry.process or entry.name
                 if key not in by_process:
@@ -155,9 +161,15 @@ class Rounds:
         owner = ORDINARY_UID if entry.ordinary_user and os.geteuid() == 0 else os.geteuid()
         target = os.path.join(self._scratch.folder_for(f"user-{owner}", owner), "target.bin")
         doing = entry.does.get(operation, operation)
-        writes = doing in WRITES or doing in MAKES
-        path = target if writes else self._scratch.file(entry.source)
-        turn = {"operation": doing, "path": path, "size": scene.size, "options": entry.turn}
+        writes = doing in WRITES or doing in MAKES or doing in CONVERTS
+        source = self._scratch.file(entry.source)
+        path = target if writes else source
+        options = dict(entry.turn)
+        if doing in CONVERTS:
+            options["source"] = source
+        if entry.beside:
+            options["beside"] = self._scratch.file(entry.beside)
+        turn = {"operation": doing, "path": path, "size": scene.size, "options": options}
         details: dict[str, Any] = {}
         try:
             worker.ask({"do": "ready", **turn})
@@ -165,8 +177,10 @@ class Rounds:
                 preallocate(target, scene.size, owner)
             elif doing in WARM:
                 warm(path)
-            elif not writes:
-                details["resident_before"] = evict(path)
+            elif not writes or doing in CONVERTS:
+                details["resident_before"] = evict(source)
+            if entry.beside:
+                details["resident_before_beside"] = evict(options["beside"])
             details["primed_bytes"] = prime(int(scene.size * entry.new_share))
             if doing in WARM:
                 details["resident_before"] = warm_share(path)  # priming may have pushed it out

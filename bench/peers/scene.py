@@ -24,6 +24,7 @@ class Entry:
     operations: tuple[str, ...] = ()  # all of the scene's when empty
     does: dict[str, str] = field(default_factory=dict)  # where its name for an operation is not the scene's
     source: str = ""  # the file it reads, a name in the scratch folder; the run's stamped one when empty
+    beside: str = ""  # another file there that it reads in the same turn
     new_share: float = 0.0  # of the work's bytes: memory taken anew in each call, page cache included
     fresh: bool = False  # a new process for every turn
     process: str = ""

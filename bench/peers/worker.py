@@ -43,6 +43,8 @@ KINDS = {
     "load_tensorizer": ("checkpoint_peers", "TensorizerLoader"),
     "load_runai": ("checkpoint_peers", "RunaiLoader"),
     "load_fastsafetensors": ("checkpoint_peers", "FastsafetensorsLoader"),
+    "tool": ("tool_contenders", "Tool"),
+    "tool_torch": ("tool_contenders", "TorchTool"),
 }
 
 

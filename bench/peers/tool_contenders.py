@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that verify, convert or inspect a checkpoint, each a process of its own for every turn; and what
+people do instead in Python, inside the worker's process, whose start is not counted.
+
+Options of all: tensors, as for states.layout_of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import zipfile
+from typing import Any
+
+import states
+from checkpoint_contender import CheckpointContender, give_memory_back, load_safetensors
+from contender import Outcome, Skip, Turn, timed
+from peer_contenders import sync_data
+from stamps import WrongDataError
+
+SECONDS_MAX = 600
+PLACES = ("path", "source", "beside")
+
+
+class Tool(CheckpointContender):
+    """Options: command, a list in which {path}, {source} and {beside} stand for files; then, a second command
+    inside the time, such as a sync; result, the format of what it makes ("torch", "safetensors" or none);
+    says, a text that its output must have.
+
+    Its time is the process from start to end, its memory the most that was resident.
+    """
+
+    def load(self) -> None:
+        super().load()
+        program = shutil.which(self.options["command"][0])
+        if program is None:
+            raise Skip(f"{self.options['command'][0]} is not there (./dev build)")
+        self._safetensors = load_safetensors()
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "command": self.options["command"], "then": self.options.get("then")}
+
+    def prepare(self, size: int, source: str) -> dict[str, Any]:
+        return {**super().prepare(size, source), "baseline_bytes": 0}
+
+    def run(self, turn: Turn) -> Outcome:
+        files = {name: turn.options.get(name, "") for name in PLACES} | {"path": turn.path}
+        commands = [self.options["command"], *([self.options["then"]] if self.options.get("then") else [])]
+        total = Outcome(seconds=0.0, cpu_seconds=0.0, peak_bytes=0)
+        for command in commands:
+            one, output = timed_process([word.format(**files) for word in command])
+            total.seconds += one.seconds
+            total.cpu_seconds += one.cpu_seconds
+            total.peak_bytes = max(total.peak_bytes or 0, one.peak_bytes or 0)
+            wanted = self.options.get("says", "")
+            if command is commands[0] and wanted not in output:
+                raise WrongDataError(f"{command[0]} did not say '{wanted}': {output[-300:]}")
+        self._check(turn)
+        total.details = self._bytes(turn)
+        return total
+
+    def _check(self, turn: Turn) -> None:
+        kind = self.options.get("result")
+        if kind == "safetensors":
+            found = self._safetensors.load_file(turn.path)
+        elif kind == "torch":
+            found = self.torch.load(turn.path, mmap=True, weights_only=True)
+        else:
+            return
+        states.check(self.torch, self.specs, found, self.source)
+
+    def _bytes(self, turn: Turn) -> dict[str, Any]:
+        return {"bytes": 2 * turn.size} if turn.options.get("beside") else {}
+
+
+class TorchTool(CheckpointContender):
+    """What one writes in Python. Option: does, a name in `WORKS`."""
+
+    def load(self) -> None:
+        super().load()
+        self._safetensors = load_safetensors()
+
+    def ready(self, _turn: Turn) -> None:
+        give_memory_back()
+
+    def run(self, turn: Turn) -> Outcome:
+        work = getattr(self, self.options["does"])
+        outcome = timed(lambda: work(turn))
+        if self.options["does"] == "convert":
+            states.check(self.torch, self.specs, self._safetensors.load_file(turn.path), self.source)
+        outcome.details = {"bytes": 2 * turn.size} if turn.options.get("beside") else {}
+        return outcome
+
+    def convert(self, turn: Turn) -> None:
+        """torch.load, mapped, and save_file, synced."""
+        state = self.torch.load(turn.options["source"], mmap=True, weights_only=True)
+        self._safetensors.save_file(state, turn.path)
+        sync_data(turn.path)
+
+    def sums(self, turn: Turn) -> None:
+        """zipfile's test of every record."""
+        with zipfile.ZipFile(turn.path) as archive:
+            if wrong := archive.testzip():
+                raise WrongDataError(f"the sum of the record {wrong} is wrong")
+
+    def against(self, turn: Turn) -> None:
+        """Both mapped, and every tensor compared."""
+        ours = self.torch.load(turn.path, mmap=True, weights_only=True)
+        theirs = self._safetensors.load_file(turn.options["beside"])
+        for name, tensor in ours.items():
+            if not self.torch.equal(tensor, theirs[name]):
+                raise WrongDataError(f"{name} differs")
+
+    def names(self, turn: Turn) -> None:
+        """Names and shapes by a mapped torch.load."""
+        state = self.torch.load(turn.path, mmap=True, weights_only=True)
+        json.dumps({name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in state.items()})
+
+
+def timed_process(command: list[str]) -> tuple[Outcome, str]:
+    """Runs a program to its end. Returns what it took and what it printed."""
+    with tempfile.TemporaryFile("w+") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        said = output.read()
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said[-500:]}")
+    taken = Outcome(seconds, usage.ru_utime + usage.ru_stime, peak_bytes=usage.ru_maxrss * 1024)
+    return taken, said
