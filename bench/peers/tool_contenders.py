@@ -8,11 +8,9 @@ Options of all: tensors, as for states.layout_of.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import tempfile
-import time
+import sys
 import zipfile
 from typing import Any
 
@@ -78,7 +76,7 @@ class Tool(CheckpointContender):
 
 
 class TorchTool(CheckpointContender):
-    """What one writes in Python. Option: does, a name in `WORKS`."""
+    """What one writes in Python. Option: does, a method of this class."""
 
     def load(self) -> None:
         super().load()
@@ -112,7 +110,8 @@ class TorchTool(CheckpointContender):
         ours = self.torch.load(turn.path, mmap=True, weights_only=True)
         theirs = self._safetensors.load_file(turn.options["beside"])
         for name, tensor in ours.items():
-            if not self.torch.equal(tensor, theirs[name]):
+            # Bytes: a NaN differs from itself.
+            if not self.torch.equal(*(states.bytes_of(self.torch, one) for one in (tensor, theirs[name]))):
                 raise WrongDataError(f"{name} differs")
 
     def names(self, turn: Turn) -> None:
@@ -121,17 +120,25 @@ class TorchTool(CheckpointContender):
         json.dumps({name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in state.items()})
 
 
+# A process starts with the peak of the one that it was forked from: a small parent measures the program.
+PARENT = """
+import json, resource, subprocess, sys, time
+start = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, capture_output=True)
+seconds = time.perf_counter() - start
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+said = (done.stdout + done.stderr).decode(errors="replace")
+figures = [seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]
+print(json.dumps({"code": done.returncode, "said": said, "figures": figures}))
+"""
+
+
 def timed_process(command: list[str]) -> tuple[Outcome, str]:
     """Runs a program to its end. Returns what it took and what it printed."""
-    with tempfile.TemporaryFile("w+") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        said = output.read()
-    if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said[-500:]}")
-    taken = Outcome(seconds, usage.ru_utime + usage.ru_stime, peak_bytes=usage.ru_maxrss * 1024)
-    return taken, said
+    parent = [sys.executable, "-I", "-S", "-c", PARENT, *command]
+    answer = json.loads(subprocess.run(parent, capture_output=True, check=True, timeout=SECONDS_MAX).stdout)
+    said = str(answer["said"])
+    if answer["code"] != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {answer['code']}: {said[-500:]}")
+    seconds, cpu, peak = answer["figures"]
+    return Outcome(seconds, cpu, peak_bytes=peak), said
