@@ -26,16 +26,12 @@ TENSORS = {
     "slice": {"layers_bytes": 4_000_000_000},
 }
 LARGE = "save-4g"
-SCALE_LEAST = 0.05  # fio moves whole blocks of 4 MiB
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = session.parser_for(__doc__, tuple(TENSORS))
-    parser.add_argument("--scale", type=float, default=1.0, help="all sizes and counts times this (1)")
-    options = session.parse(parser, tuple(TENSORS), arguments)
-    if not options.render and options.scale < SCALE_LEAST:
-        parser.error(f"--scale starts at {SCALE_LEAST}")
-    return options
+    session.add_scale(parser)
+    return session.parse(parser, tuple(TENSORS), arguments)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

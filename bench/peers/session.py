@@ -24,6 +24,7 @@ from scratch import CannotRunError, Scratch
 from system import memory_info
 
 BUSY_LOAD = 0.5  # per CPU
+SCALE_LEAST = 0.05  # fio moves whole blocks of 4 MiB
 NOT_SETTINGS = {"out", "render", "build"}
 
 
@@ -68,6 +69,11 @@ def parser_for(text: str | None, rows: Sequence[str]) -> argparse.ArgumentParser
     return parser
 
 
+def add_scale(parser: argparse.ArgumentParser) -> None:
+    """The option of those whose rows have sizes of their own."""
+    parser.add_argument("--scale", type=float, default=1.0, help="all sizes and counts times this (1)")
+
+
 def parse(
     parser: argparse.ArgumentParser, rows: Sequence[str], arguments: Sequence[str]
 ) -> argparse.Namespace:
@@ -83,6 +89,8 @@ def parse(
         parser.error("--rounds starts at 1")
     if options.out and os.path.exists(options.out):
         parser.error(f"{options.out} exists already")
+    if getattr(options, "scale", SCALE_LEAST) < SCALE_LEAST:
+        parser.error(f"--scale starts at {SCALE_LEAST}")
     options.seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     return options
 

@@ -26,8 +26,8 @@ PLACES = ("path", "source", "beside")
 
 class Tool(CheckpointContender):
     """Options: command, a list in which {path}, {source} and {beside} stand for files; then, a second command
-    inside the time, such as a sync; result, the format of what it makes ("torch", "safetensors" or none);
-    says, a text that its output must have.
+    inside the time, such as a sync; result, what it makes and what is compared: "torch", "safetensors",
+    "float16" (of safetensors) or nothing; says, a text that its output must have.
 
     Its time is the process from start to end, its memory the most that was resident.
     """
@@ -63,6 +63,9 @@ class Tool(CheckpointContender):
 
     def _check(self, turn: Turn) -> None:
         kind = self.options.get("result")
+        if kind == "float16":
+            self._check_halves(self._safetensors.load_file(turn.path))
+            return
         if kind == "safetensors":
             found = self._safetensors.load_file(turn.path)
         elif kind == "torch":
@@ -70,6 +73,12 @@ class Tool(CheckpointContender):
         else:
             return
         states.check(self.torch, self.specs, found, self.source)
+
+    def _check_halves(self, found: dict[str, Any]) -> None:
+        for spec, stored in states.with_bytes(self.torch, self.specs, self.source):
+            wanted = stored.clone().view(getattr(self.torch, spec.dtype)).reshape(spec.shape).half()
+            if not self.torch.allclose(found[spec.name], wanted, rtol=0, atol=0, equal_nan=True):
+                raise WrongDataError(f"{spec.name} was turned into other values")
 
     def _bytes(self, turn: Turn) -> dict[str, Any]:
         return {"bytes": 2 * turn.size} if turn.options.get("beside") else {}

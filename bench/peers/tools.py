@@ -23,20 +23,16 @@ TENSORS = {
     "convert": {"layers_bytes": 1_000_000_000},
     "inspect": {"layers_bytes": 4_000_000_000},
 }
-SCALE_LEAST = 0.05
 SIZES_IN_MEMORY = 4  # of the largest row: the tensors of one contender, and page cache
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = session.parser_for(__doc__, tuple(TENSORS))
-    parser.add_argument("--scale", type=float, default=1.0, help="all sizes times this (1)")
+    session.add_scale(parser)
     parser.add_argument(
         "--build", default=str(REPOSITORY / "build/release"), help="where the programs were built"
     )
-    options = session.parse(parser, tuple(TENSORS), arguments)
-    if not options.render and options.scale < SCALE_LEAST:
-        parser.error(f"--scale starts at {SCALE_LEAST}")
-    return options
+    return session.parse(parser, tuple(TENSORS), arguments)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def convert_scene(tensors: dict[str, Any], program: str, copy_loop: str) -> Scen
             TO_HALF,
             common,
             [*convert, "--format", "safetensors", "--dtype", "float16"],
+            result="float16",
             source="headrace.pt",
         ),
         tool(COPY_LOOP, common, [copy_loop, "{source}", "{path}"], result="torch", source="headrace.pt"),

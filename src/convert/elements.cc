@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over elements, written so that compilers turn them into vector code.
+// Loops over elements, without calls in them.
 // Any thread: pure functions.
 // Owns nothing.
 #include "convert/elements.h"
