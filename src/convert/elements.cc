@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over elements, without calls in them.
+// Loops over elements as compilers turn them into vector code: masks in place of branches, counters as wide as the elements.
 // Any thread: pure functions.
 // Owns nothing.
 #include "convert/elements.h"
@@ -25,34 +25,41 @@ void store(std::byte* at, T value) {
   std::memcpy(at, &value, sizeof value);
 }
 
+// All ones where `condition` holds.
+template <class T>
+T mask(bool condition) {
+  return condition ? static_cast<T>(~T{0}) : T{0};
+}
+
 float half_to_float(uint16_t half) {
   const uint32_t sign = (half & 0x8000U) << 16;
   const uint32_t body = (half & 0x7fffU) << 13;
   // 2^112 moves the exponent from half's bias to float's; subnormals become normal on the way.
   const float scaled = std::bit_cast<float>(body) * 0x1p112F;
-  const uint32_t special = (half & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0;
+  const uint32_t special = mask<uint32_t>((half & 0x7c00U) == 0x7c00U) & 0x7f800000U;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
 }
 
 uint16_t float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t magnitude = bits & 0x7fffffffU;
-  const auto sign = static_cast<uint32_t>(bits >> 16 & 0x8000U);
-  if (magnitude > 0x7f800000U) return static_cast<uint16_t>(sign | 0x7e00U);
-  if (magnitude >= 0x477ff000U) return static_cast<uint16_t>(sign | 0x7c00U);  // 65520 and more round to infinity
-  if (magnitude < 0x38800000U) {  // below 2^-14: adding 0.5 leaves the subnormal half in the low bits, rounded
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000U));
-  }
-  const uint32_t rounded = magnitude + 0xfffU + (magnitude >> 13 & 1U);
-  return static_cast<uint16_t>(sign | (rounded - 0x38000000U) >> 13);
+  const auto bits = std::bit_cast<int32_t>(value);
+  const int32_t magnitude = bits & 0x7fffffff;
+  // Below 2^-14: adding 0.5 leaves the subnormal half in the low bits, rounded.
+  const int32_t subnormal = std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000;
+  const int32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+  const auto is_small = mask<int32_t>(magnitude < 0x38800000);
+  const auto is_large = mask<int32_t>(magnitude >= 0x477ff000);  // 65520 and more round to infinity
+  const auto is_nan = mask<int32_t>(magnitude > 0x7f800000);
+  const int32_t finite = (subnormal & is_small) | (normal & ~is_small);
+  const int32_t half = (finite & ~is_large) | (0x7c00 & is_large) | (0x0200 & is_nan) | (bits >> 16 & 0x8000);
+  return static_cast<uint16_t>(half);
 }
 
 uint16_t float_to_bfloat(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t nan = (bits >> 16 & 0x8000U) | 0x7fc0U;
-  const uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
-  return static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+  const auto bits = std::bit_cast<int32_t>(value);
+  const auto is_nan = mask<int32_t>((bits & 0x7fffffff) > 0x7f800000);
+  const auto unsigned_bits = static_cast<uint32_t>(bits);
+  const auto rounded = static_cast<int32_t>((unsigned_bits + 0x7fffU + (unsigned_bits >> 16 & 1U)) >> 16);
+  return static_cast<uint16_t>((rounded & ~is_nan) | (((bits >> 16 & 0x8000) | 0x7fc0) & is_nan));
 }
 
 // The five float8, by their definition: exponent and mantissa bits, bias, and what the codes at the top stand for.
@@ -108,77 +115,201 @@ const std::array<float, 256>& table_of(DType dtype) {
   }
 }
 
-// Calls `with` with a function from the address of an element to its value, and with the element's size.
+// How the bits of a type order its values.
+enum class Order : uint8_t { unsigned_integer, signed_integer, sign_and_magnitude };
+template <class Unsigned>
+struct Codes {
+  using Bits = Unsigned;
+  using Signed = std::make_signed_t<Unsigned>;
+  static constexpr Signed kMax = std::numeric_limits<Signed>::max();
+  static constexpr Signed kMin = std::numeric_limits<Signed>::min();
+  Order order = Order::unsigned_integer;
+  Signed infinity = 0;  // its magnitude; 0 where there is none
+  Signed last = kMax;   // what is above, in magnitude (without a sign: as a key), is NaN
+  bool minus_zero_is_nan = false;
+  bool has_zero = true;
+
+  // Keys are signed integers that order as the values do.
+  [[nodiscard]] constexpr Signed key(Bits bits) const {
+    const auto same = static_cast<Signed>(bits);
+    if (order == Order::signed_integer) return same;
+    if (order == Order::unsigned_integer) return static_cast<Signed>(same ^ kMin);
+    const auto sign = static_cast<Signed>(same >> (8 * sizeof(Bits) - 1));
+    return static_cast<Signed>(same ^ static_cast<Signed>(sign & kMax));
+  }
+  // Each of the three is its own inverse.
+  [[nodiscard]] constexpr Bits bits(Signed key_of_bits) const {
+    return static_cast<Bits>(key(static_cast<Bits>(key_of_bits)));
+  }
+};
+template <class Bits>
+constexpr Codes<Bits> floating(std::make_signed_t<Bits> infinity) {
+  return {.order = Order::sign_and_magnitude, .infinity = infinity, .last = infinity};
+}
+constexpr Codes<uint8_t> kE4m3fn = {.order = Order::sign_and_magnitude, .last = 0x7e};
+constexpr Codes<uint8_t> kFnuz = {.order = Order::sign_and_magnitude, .minus_zero_is_nan = true};
+constexpr Codes<uint8_t> kE8m0fnu = {.order = Order::unsigned_integer, .last = 0x7e, .has_zero = false};
+
+template <auto kValue>
+using Constant = std::integral_constant<decltype(kValue), kValue>;
+template <class Bits>
+constexpr Codes<Bits> kUnsigned = {.order = Order::unsigned_integer};
+template <class Bits>
+constexpr Codes<Bits> kSigned = {.order = Order::signed_integer};
+
+// Calls `with` with the Codes of a type as a constant, of a complex one with those of its parts; not at all where there are
+// none: elements below a byte.
 template <class With>
-void with_reader(DType dtype, With with) {
-  const auto plain = [&]<class T>(T) {
-    with([](const std::byte* at) { return load<T>(at); }, std::integral_constant<size_t, sizeof(T)>());
-  };
+void with_codes(DType dtype, With with) {
   switch (dtype) {
     case DType::boolean:
     case DType::uint8:
-    case DType::quint8: return plain(uint8_t{});
+    case DType::quint8: return with(Constant<kUnsigned<uint8_t>>());
     case DType::int8:
-    case DType::qint8: return plain(int8_t{});
-    case DType::uint16: return plain(uint16_t{});
-    case DType::int16: return plain(int16_t{});
-    case DType::uint32: return plain(uint32_t{});
+    case DType::qint8: return with(Constant<kSigned<uint8_t>>());
+    case DType::uint16: return with(Constant<kUnsigned<uint16_t>>());
+    case DType::int16: return with(Constant<kSigned<uint16_t>>());
+    case DType::uint32: return with(Constant<kUnsigned<uint32_t>>());
     case DType::int32:
-    case DType::qint32: return plain(int32_t{});
-    case DType::uint64: return plain(uint64_t{});
-    case DType::int64: return plain(int64_t{});
-    case DType::float32:
-    case DType::complex64: return plain(float{});
+    case DType::qint32: return with(Constant<kSigned<uint32_t>>());
+    case DType::uint64: return with(Constant<kUnsigned<uint64_t>>());
+    case DType::int64: return with(Constant<kSigned<uint64_t>>());
     case DType::float64:
-    case DType::complex128: return plain(double{});
+    case DType::complex128: return with(Constant<floating<uint64_t>(0x7ff0000000000000)>());
+    case DType::float32:
+    case DType::complex64: return with(Constant<floating<uint32_t>(0x7f800000)>());
     case DType::float16:
-    case DType::complex32:
-      return with([](const std::byte* at) { return half_to_float(load<uint16_t>(at)); },
-                  std::integral_constant<size_t, 2>());
+    case DType::complex32: return with(Constant<floating<uint16_t>(0x7c00)>());
     case DType::bfloat16:
-    case DType::bcomplex32:
-      return with([](const std::byte* at) { return std::bit_cast<float>(uint32_t{load<uint16_t>(at)} << 16); },
-                  std::integral_constant<size_t, 2>());
-    case DType::float8_e4m3fn:
-    case DType::float8_e5m2:
+    case DType::bcomplex32: return with(Constant<floating<uint16_t>(0x7f80)>());
+    case DType::float8_e5m2: return with(Constant<floating<uint8_t>(0x7c)>());
+    case DType::float8_e4m3fn: return with(Constant<kE4m3fn>());
     case DType::float8_e4m3fnuz:
-    case DType::float8_e5m2fnuz:
-    case DType::float8_e8m0fnu:
-      return with([table = table_of(dtype).data()](const std::byte* at) { return table[std::to_integer<size_t>(*at)]; },
-                  std::integral_constant<size_t, 1>());
+    case DType::float8_e5m2fnuz: return with(Constant<kFnuz>());
+    case DType::float8_e8m0fnu: return with(Constant<kE8m0fnu>());
     default: return;
   }
 }
 
-template <class Value>
-void add_all(ElementStats& stats, const std::byte* at, size_t count, size_t step, auto read) {
-  using Limits = std::numeric_limits<Value>;
-  constexpr bool kFloating = std::is_floating_point_v<Value>;
-  // Short runs, so that the counters fit the width of the values.
-  constexpr size_t kRun = 4096;
-  for (size_t begin = 0; begin < count; begin += kRun) {
-    const size_t run = std::min(kRun, count - begin);
-    Value low = kFloating ? Limits::infinity() : Limits::max();
-    Value high = kFloating ? -Limits::infinity() : Limits::lowest();
-    uint32_t nan = 0, inf = 0, zero = 0;
-    for (size_t i = 0; i < run; ++i) {
-      const Value value = read(at + (begin + i) * step);
-      if constexpr (kFloating) {
-        nan += value != value ? 1U : 0U;
-        inf += value == Limits::infinity() || value == -Limits::infinity() ? 1U : 0U;
-      }
-      zero += value == Value{} ? 1U : 0U;
-      low = value < low ? value : low;
-      high = value > high ? value : high;
+template <auto kCodes>
+struct Counted {
+  using Signed = typename decltype(kCodes)::Signed;
+  Signed low = decltype(kCodes)::kMax, high = decltype(kCodes)::kMin;  // keys
+  Signed nan = 0, inf = 0, zero = 0;
+};
+
+// `count` is at most kMax of the type: the counters hold it.
+template <auto kCodes>
+Counted<kCodes> count_run(const std::byte* at, size_t count) {
+  using Type = decltype(kCodes);
+  using Bits = typename Type::Bits;
+  using Signed = typename Type::Signed;
+  constexpr bool kMagnitude = kCodes.order == Order::sign_and_magnitude;
+  Counted<kCodes> result;
+  for (size_t i = 0; i < count; ++i) {
+    const auto bits = load<Bits>(at + i * sizeof(Bits));
+    const Signed key = kCodes.key(bits);
+    const auto magnitude =
+        static_cast<Signed>(kMagnitude ? static_cast<Signed>(bits & static_cast<Bits>(Type::kMax)) : key);
+    auto nan = mask<Signed>(magnitude > kCodes.last);
+    if constexpr (kCodes.minus_zero_is_nan) nan = mask<Signed>(static_cast<Signed>(bits) == Type::kMin);
+    result.nan = static_cast<Signed>(result.nan - nan);
+    if constexpr (kCodes.infinity != 0)
+      result.inf = static_cast<Signed>(result.inf - mask<Signed>(magnitude == kCodes.infinity));
+    if constexpr (kCodes.has_zero) {
+      const bool zero = kMagnitude && !kCodes.minus_zero_is_nan ? magnitude == 0 : bits == 0;
+      result.zero = static_cast<Signed>(result.zero - mask<Signed>(zero));
     }
-    stats.nan += nan;
-    stats.inf += inf;
-    stats.zero += zero;
-    if (nan == run) continue;
-    stats.min = std::min(stats.min, static_cast<double>(low));
-    stats.max = std::max(stats.max, static_cast<double>(high));
+    // A NaN is above all when the lowest is looked for, and below when the highest is.
+    const auto low = static_cast<Signed>((key & ~nan) | (Type::kMax & nan));
+    const auto high = static_cast<Signed>((key & ~nan) | (Type::kMin & nan));
+    result.low = low < result.low ? low : result.low;
+    result.high = high > result.high ? high : result.high;
   }
-  stats.elements += count;
+  return result;
+}
+
+template <auto kCodes>
+uint64_t count_infinite(std::span<const std::byte> elements) {
+  if constexpr (kCodes.infinity == 0) return 0;
+  using Type = decltype(kCodes);
+  using Bits = typename Type::Bits;
+  typename Type::Signed infinite = 0;
+  for (size_t i = 0; i < elements.size(); i += sizeof(Bits)) {
+    const auto magnitude =
+        static_cast<typename Type::Signed>(load<Bits>(elements.data() + i) & static_cast<Bits>(Type::kMax));
+    infinite = static_cast<typename Type::Signed>(infinite - mask<typename Type::Signed>(magnitude == kCodes.infinity));
+  }
+  return static_cast<uint64_t>(infinite);
+}
+
+// Elements that are looked at in one go: what they are turned into on the way stays in the first cache.
+constexpr size_t kBlock = 1024;
+
+template <auto kCodes>
+constexpr size_t kRun = std::min<uint64_t>(kBlock, static_cast<uint64_t>(decltype(kCodes)::kMax));
+
+template <class From, class To>
+void turn_each(const std::byte* __restrict source, std::byte* __restrict target, size_t count, auto turn) {
+  for (size_t i = 0; i < count; ++i)
+    store<To>(target + i * sizeof(To), turn(load<From>(source + i * sizeof(From))));
+}
+
+// Floating-point elements as float32.
+void to_float(DType from, const std::byte* source, std::byte* target, size_t count) {
+  switch (from) {
+    case DType::float64:
+      return turn_each<double, float>(source, target, count, [](double v) { return static_cast<float>(v); });
+    case DType::float32: std::memcpy(target, source, count * sizeof(float)); return;
+    case DType::float16: return turn_each<uint16_t, float>(source, target, count, half_to_float);
+    case DType::bfloat16:
+      return turn_each<uint16_t, float>(source, target, count,
+                                        [](uint16_t v) { return std::bit_cast<float>(uint32_t{v} << 16); });
+    default:
+      return turn_each<uint8_t, float>(source, target, count,
+                                       [table = table_of(from).data()](uint8_t code) { return table[code]; });
+  }
+}
+
+void from_float(const std::byte* source, DType to, std::byte* target, size_t count) {
+  switch (to) {
+    case DType::float64: return turn_each<float, double>(source, target, count, [](float v) { return double{v}; });
+    case DType::float16: return turn_each<float, uint16_t>(source, target, count, float_to_half);
+    case DType::bfloat16: return turn_each<float, uint16_t>(source, target, count, float_to_bfloat);
+    default: std::memcpy(target, source, count * sizeof(float)); return;
+  }
+}
+
+uint64_t infinite_elements(DType dtype, std::span<const std::byte> elements) {
+  uint64_t infinite = 0;
+  with_codes(dtype, [&](auto codes) {
+    constexpr size_t kBytes = kRun<codes()> * sizeof(typename decltype(codes())::Bits);
+    for (; !elements.empty(); elements = elements.subspan(std::min(kBytes, elements.size())))
+      infinite += count_infinite<codes()>(elements.first(std::min(kBytes, elements.size())));
+  });
+  return infinite;
+}
+
+DType part_of(DType dtype) {
+  switch (dtype) {
+    case DType::complex128: return DType::float64;
+    case DType::complex64: return DType::float32;
+    case DType::complex32: return DType::float16;
+    case DType::bcomplex32: return DType::bfloat16;
+    default: return dtype;
+  }
+}
+
+template <auto kCodes>
+double value_of(DType dtype, typename decltype(kCodes)::Signed key) {
+  const typename decltype(kCodes)::Bits bits = kCodes.bits(key);
+  if constexpr (kCodes.order == Order::signed_integer) return static_cast<double>(key);
+  if (!is_float_source(part_of(dtype))) return static_cast<double>(bits);
+  std::array<std::byte, sizeof bits> code = {};
+  std::array<std::byte, sizeof(double)> value = {};
+  store(code.data(), bits);
+  (void)convert_elements(part_of(dtype), code, DType::float64, value);
+  return load<double>(value.data()) + 0.0;  // no -0
 }
 
 }  // namespace
@@ -200,49 +331,50 @@ bool is_float_source(DType dtype) noexcept {
 
 uint64_t convert_elements(DType from, std::span<const std::byte> source, DType to,
                           std::span<std::byte> target) noexcept {
-  uint64_t overflows = 0;
-  with_reader(from, [&](auto read, auto step) {
-    using Value = decltype(read(source.data()));
-    const size_t count = source.size() / step;
-    // `infinite` tells whether what `turn` gave is.
-    const auto each = [&](auto turn, auto infinite) {
-      constexpr size_t kWidth = sizeof(turn(Value{}));
-      for (size_t i = 0; i < count; ++i) {
-        const Value value = read(source.data() + i * step);
-        const auto turned = turn(value);
-        store(target.data() + i * kWidth, turned);
-        if constexpr (std::is_floating_point_v<Value>)
-          overflows += infinite(turned) && std::abs(value) <= std::numeric_limits<Value>::max() ? 1U : 0U;
-      }
-    };
-    const auto is_infinite = [](auto value) { return std::abs(value) > std::numeric_limits<decltype(value)>::max(); };
-    if constexpr (std::is_floating_point_v<Value>) {
-      switch (to) {
-        case DType::float64: return each([](Value v) { return static_cast<double>(v); }, is_infinite);
-        case DType::float32: return each([](Value v) { return static_cast<float>(v); }, is_infinite);
-        case DType::float16:
-          return each([](Value v) { return float_to_half(static_cast<float>(v)); },
-                      [](uint16_t half) { return (half & 0x7fffU) == 0x7c00U; });
-        case DType::bfloat16:
-          return each([](Value v) { return float_to_bfloat(static_cast<float>(v)); },
-                      [](uint16_t bits) { return (bits & 0x7fffU) == 0x7f80U; });
-        default: return;
-      }
-    }
-  });
-  return overflows;
+  if (from == to) {
+    std::ranges::copy(source, target.begin());
+    return 0;
+  }
+  const size_t source_width = stats_element_bytes(from);
+  const size_t target_width = stats_element_bytes(to);
+  uint64_t were = 0, are = 0;  // infinite; none becomes finite
+  std::array<std::byte, kBlock * sizeof(float)> floats;
+  for (size_t count = source.size() / source_width, done = 0; done < count; done += kBlock) {
+    const size_t block = std::min(kBlock, count - done);
+    const std::span<const std::byte> in = source.subspan(done * source_width, block * source_width);
+    const std::span<std::byte> out = target.subspan(done * target_width, block * target_width);
+    to_float(from, in.data(), floats.data(), block);
+    from_float(floats.data(), to, out.data(), block);
+    were += infinite_elements(from, in);
+    are += infinite_elements(to, out);
+  }
+  return are - were;
 }
 
 uint32_t stats_element_bytes(DType dtype) noexcept {
   uint32_t bytes = 0;
-  with_reader(dtype, [&](auto, auto step) { bytes = step; });
+  with_codes(dtype, [&](auto codes) { bytes = sizeof(typename decltype(codes())::Bits); });
   return bytes;
 }
 
 void add_stats(DType dtype, std::span<const std::byte> elements, ElementStats& stats) noexcept {
-  with_reader(dtype, [&](auto read, auto step) {
-    using Value = decltype(read(elements.data()));
-    add_all<Value>(stats, elements.data(), elements.size() / step, step, read);
+  with_codes(dtype, [&](auto codes) {
+    constexpr auto kCodes = codes();
+    using Bits = typename decltype(kCodes)::Bits;
+    const size_t count = elements.size() / sizeof(Bits);
+    Counted<kCodes> all;
+    for (size_t done = 0; done < count; done += kRun<kCodes>) {
+      const auto run = count_run<kCodes>(elements.data() + done * sizeof(Bits), std::min(kRun<kCodes>, count - done));
+      stats.nan += static_cast<uint64_t>(run.nan);
+      stats.inf += static_cast<uint64_t>(run.inf);
+      stats.zero += static_cast<uint64_t>(run.zero);
+      all.low = std::min(all.low, run.low);
+      all.high = std::max(all.high, run.high);
+    }
+    stats.elements += count;
+    if (all.low > all.high) return;  // nothing, or nothing but NaN
+    stats.min = std::min(stats.min, value_of<kCodes>(dtype, all.low));
+    stats.max = std::max(stats.max, value_of<kCodes>(dtype, all.high));
   });
 }
 

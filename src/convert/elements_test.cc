@@ -4,11 +4,14 @@
 // Owns nothing.
 #include "convert/elements.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -107,6 +110,15 @@ TEST(Elements, ValuesThatBecomeInfiniteAreCounted) {
   std::vector<std::byte> target(values.size() * 2);
   EXPECT_EQ(convert_elements(DType::float32, bytes_of(values), DType::float16, target), 2U);
   EXPECT_EQ(convert_elements(DType::float32, bytes_of(values), DType::bfloat16, target), 0U);
+  const std::vector<double> wide = {1e300, -1e39, 70000.0, INFINITY, -INFINITY, NAN, -0.0};
+  std::vector<std::byte> floats(wide.size() * 4);
+  EXPECT_EQ(convert_elements(DType::float64, bytes_of(wide), DType::float32, floats), 2U);
+  EXPECT_EQ(convert_elements(DType::float64, bytes_of(wide), DType::float16, std::span(floats).first(wide.size() * 2)),
+            3U);
+  const std::vector<uint8_t> codes = {0x7b, 0x7c, 0xfc, 0x7d};  // of e5m2: 57344, the infinities, a NaN
+  EXPECT_EQ(convert_elements(DType::float8_e5m2, bytes_of(codes), DType::float16, std::span(target).first(8)), 0U);
+  const std::vector<uint8_t> powers = {142, 143, 254, 255};  // of e8m0: 2^15, 2^16, 2^127, NaN
+  EXPECT_EQ(convert_elements(DType::float8_e8m0fnu, bytes_of(powers), DType::float16, std::span(target).first(8)), 2U);
 }
 
 TEST(Elements, StatsCountEachKindAndLeaveNanOutOfMinimumAndMaximum) {
@@ -123,6 +135,111 @@ TEST(Elements, StatsCountEachKindAndLeaveNanOutOfMinimumAndMaximum) {
   EXPECT_EQ(stats.zero, 1U);
   EXPECT_EQ(stats.min, -3.0);
   EXPECT_EQ(stats.max, INFINITY);
+}
+
+// Every code of a type of one or two bytes, three times over, against what each code is worth as a float64.
+TEST(Elements, StatsOfEveryCodeAgreeWithTheValuesOfTheCodes) {
+  const auto check = [](DType dtype, auto code, auto value_of_code) {
+    using Code = decltype(code);
+    constexpr uint32_t kCount = uint32_t{std::numeric_limits<Code>::max()} + 1;
+    // Parts of the codes too: their lowest and highest are not those of all.
+    for (const auto& [first, count] : {std::pair{0U, kCount}, {kCount / 3, kCount / 5}, {kCount * 3 / 4, kCount / 7}}) {
+      ElementStats expected;
+      std::vector<Code> codes;
+      for (uint32_t i = 0; i < 3 * count; ++i) {
+        codes.push_back(static_cast<Code>(first + i % count));
+        const double value = value_of_code(codes.back());
+        expected.nan += std::isnan(value) ? 1U : 0U;
+        expected.inf += std::isinf(value) ? 1U : 0U;
+        expected.zero += value == 0 ? 1U : 0U;
+        if (std::isnan(value)) continue;
+        expected.min = std::min(expected.min, value);
+        expected.max = std::max(expected.max, value);
+      }
+      ElementStats stats;
+      add_stats(dtype, bytes_of(codes), stats);
+      const std::string what(dtype_facts(dtype).name);
+      EXPECT_EQ(stats.elements, codes.size()) << what << first;
+      EXPECT_EQ(stats.nan, expected.nan) << what << first;
+      EXPECT_EQ(stats.inf, expected.inf) << what << first;
+      EXPECT_EQ(stats.zero, expected.zero) << what << first;
+      EXPECT_EQ(stats.min, expected.min) << what << first;
+      EXPECT_EQ(stats.max, expected.max) << what << first;
+    }
+  };
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz, DType::float8_e5m2fnuz,
+                            DType::float8_e8m0fnu})
+    check(dtype, uint8_t{}, [&](uint8_t code) { return converted<double>(dtype, code, DType::float64); });
+  for (const DType dtype : {DType::float16, DType::complex32})
+    check(dtype, uint16_t{}, half_value);
+  for (const DType dtype : {DType::bfloat16, DType::bcomplex32})
+    check(dtype, uint16_t{}, [](uint16_t code) { return double{std::bit_cast<float>(uint32_t{code} << 16)}; });
+  check(DType::uint8, uint8_t{}, [](uint8_t code) { return static_cast<double>(code); });
+  check(DType::int8, uint8_t{}, [](uint8_t code) { return static_cast<double>(static_cast<int8_t>(code)); });
+  check(DType::uint16, uint16_t{}, [](uint16_t code) { return static_cast<double>(code); });
+  check(DType::int16, uint16_t{}, [](uint16_t code) { return static_cast<double>(static_cast<int16_t>(code)); });
+}
+
+TEST(Elements, StatsOfWideElementsAgreeWithALoopOverThem) {
+  const auto check = [](DType dtype, auto edges) {
+    using Value = decltype(edges)::value_type;
+    std::mt19937_64 random(11);
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{1023}, size_t{1025}, size_t{5000}}) {
+      std::vector<Value> values = edges;
+      while (values.size() < count)
+        values.push_back(
+            std::bit_cast<Value>(static_cast<std::conditional_t<sizeof(Value) == 4, uint32_t, uint64_t>>(random())));
+      std::ranges::shuffle(values, random);
+      ElementStats expected;
+      for (const Value value : values) {
+        const auto as_double = static_cast<double>(value);
+        expected.nan += std::isnan(as_double) ? 1U : 0U;
+        expected.inf += std::isinf(as_double) ? 1U : 0U;
+        expected.zero += value == 0 ? 1U : 0U;
+        if (std::isnan(as_double)) continue;
+        expected.min = std::min(expected.min, as_double);
+        expected.max = std::max(expected.max, as_double);
+      }
+      ElementStats stats;
+      add_stats(dtype, bytes_of(values), stats);
+      EXPECT_EQ(stats.nan, expected.nan);
+      EXPECT_EQ(stats.inf, expected.inf);
+      EXPECT_EQ(stats.zero, expected.zero);
+      EXPECT_EQ(stats.min, expected.min);
+      EXPECT_EQ(stats.max, expected.max);
+    }
+  };
+  check(DType::float32, std::vector<float>{0, -0.0F, 1e-45F, NAN, -NAN, INFINITY});
+  check(DType::float64, std::vector<double>{0, -0.0, 5e-324, NAN, -NAN, -INFINITY});
+  check(DType::complex128, std::vector<double>{-1, 2});
+  check(DType::uint32, std::vector<uint32_t>{0, 0xffffffff});
+  check(DType::int32, std::vector<int32_t>{0, -1, std::numeric_limits<int32_t>::min()});
+  check(DType::uint64, std::vector<uint64_t>{0, ~uint64_t{0}});
+  check(DType::int64, std::vector<int64_t>{0, std::numeric_limits<int64_t>::min()});
+}
+
+TEST(Elements, ManyElementsAreTurnedAsOneByOne) {
+  std::mt19937 random(3);
+  std::vector<float> values(5003);
+  for (float& value : values)
+    value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+  for (const DType from : {DType::float32, DType::float16, DType::bfloat16, DType::float64}) {
+    std::vector<std::byte> source(values.size() * stats_element_bytes(from));
+    (void)convert_elements(DType::float32, bytes_of(values), from, source);
+    const std::span<const std::byte> all(source);
+    for (const DType to : {DType::float64, DType::float32, DType::float16, DType::bfloat16}) {
+      const size_t width = stats_element_bytes(to);
+      std::vector<std::byte> at_once(values.size() * width);
+      std::vector<std::byte> one_by_one(values.size() * width);
+      const uint64_t overflows = convert_elements(from, source, to, at_once);
+      uint64_t sum = 0;
+      for (size_t i = 0; i < values.size(); ++i)
+        sum += convert_elements(from, all.subspan(i * stats_element_bytes(from), stats_element_bytes(from)), to,
+                                std::span(one_by_one).subspan(i * width, width));
+      EXPECT_EQ(at_once, one_by_one);
+      EXPECT_EQ(overflows, sum);
+    }
+  }
 }
 
 TEST(Elements, StatsOfIntegersAndOfNothingButNan) {
