@@ -474,7 +474,34 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     assert "is no result" in refusal("compare", path, path, code=1) or "JSON" in refusal(
         "compare", path, path, code=1
     )
-    assert "cannot" in refusal("compare", tmp_path / "nothing", path, code=1)
+    assert "ENOENT" in refusal("compare", tmp_path / "nothing", path, code=1)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        '{"schema": "headrace.bench-io", "version": 1, "results": [{"direction": "read", "x": ',
+        '{"schema": "headrace.bench-io", "results": [{"direction": "read"}], "version": ',
+        '{"schema": ',
+    ],
+)
+def test_a_file_of_a_hundred_thousand_brackets_is_refused(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text(start + "[" * 100_000)
+    assert "deeper than 64 levels" in refusal("compare", path, path, code=1)
+    path.write_text(start + "[" * 100_000 + "]" * 100_000 + "}")
+    assert "deeper than 64 levels" in refusal("compare", path, path, code=1)
+
+
+def test_a_result_that_is_not_there_is_told_by_errno(tmp_path: Path) -> None:
+    done = run("bench", "compare", tmp_path / "nope.json", tmp_path / "nope.json", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["path"], error["errno"]) == (
+        "system",
+        str(tmp_path / "nope.json"),
+        "ENOENT",
+    )
 
 
 def test_checkpoint_goes_to_python() -> None:

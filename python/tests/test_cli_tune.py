@@ -243,7 +243,9 @@ def test_folders_go_by_both_names_and_several_are_tuned_at_once(tmp_path: Path, 
         ('{"single_submit": ["false"]}', "neither true nor false"),
         ('{"engine": ["urnig"]}', "none of"),
         ("[]", "no JSON object"),
-        ("{", "no JSON object"),
+        ("{", "not JSON"),
+        ('{"block_size": ' + "[" * 100_000 + "]" * 100_000 + "}", "deeper than 64 levels"),
+        ('{"block_size": [4096], "block_size": [8192]}', "twice"),
     ],
 )
 def test_a_sweep_file_that_makes_no_sense_is_refused(

@@ -20,6 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kProfileBytesMax = uint64_t{64} << 20;
+constexpr int kDepthMax = 64;
 constexpr const char* kOperation = "read_profile";
 
 class Reader {
@@ -30,7 +31,16 @@ class Reader {
     const Result<std::vector<std::byte>> text = os::read_small_file(path_, kProfileBytesMax);
     if (!text) return std::unexpected(text.error());
     const auto* const begin = reinterpret_cast<const char*>(text->data());
-    const Json document = Json::parse(begin, begin + text->size(), nullptr, false);
+    // Values are copied and printed by functions that call themselves once for each level.
+    bool too_deep = false;
+    const Json document = Json::parse(
+        begin, begin + text->size(),
+        [&](int depth, Json::parse_event_t, Json&) {
+          if (depth > kDepthMax) too_deep = true;
+          return !too_deep;
+        },
+        false);
+    if (too_deep) return wrong(fmt::format("it is nested deeper than {} levels", kDepthMax));
     if (document.is_discarded() || !document.is_object()) return wrong("it is no JSON object");
     if (document.value("schema", Json()) != "headrace.tune")
       return wrong("its \"schema\" is not \"headrace.tune\"; name a file that headrace tune --output wrote");

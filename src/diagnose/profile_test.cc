@@ -50,6 +50,18 @@ TEST(Profile, ADirectionThatWasNotTunedIsToldWithThoseThatWere) {
   EXPECT_NE(options.error().detail.find("\"read\""), std::string::npos);
 }
 
+TEST(Profile, AFileOfAHundredThousandBracketsIsRefused) {
+  constexpr size_t kLevels = 100'000;
+  const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
+  for (const std::string key : {"schema", "version", "read"}) {
+    const std::string rest = key == "schema" ? "" : R"("schema": "headrace.tune", )";
+    const Result<HandleOptions> options = read("{" + rest + "\"" + key + "\": " + deep + "}");
+    ASSERT_FALSE(options);
+    EXPECT_EQ(options.error().code, ErrorCode::corrupt);
+    EXPECT_NE(options.error().detail.find("deeper than 64"), std::string::npos) << options.error().detail;
+  }
+}
+
 TEST(Profile, AFileThatIsNotThereIsTheSystemsError) {
   const Result<HandleOptions> options = read_profile("/nowhere/profile.json");
   ASSERT_FALSE(options);

@@ -4,13 +4,9 @@
 // Owns its options and the two documents.
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,13 +15,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench.h"
+#include "json_file.h"
 
 namespace headrace::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr size_t kDocumentBytesMax = size_t{64} << 20;
 
 struct Options {
   std::string a;
@@ -56,19 +51,6 @@ struct Document {
   std::map<std::string, Json> rows;  // by "read", or "read uring"
 };
 
-std::expected<Json, std::string> read_json(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unexpected(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
-  std::string text(kDocumentBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || (text.empty() && !file.eof())) return std::unexpected(fmt::format("cannot read '{}'", path));
-  if (text.size() > kDocumentBytesMax) return std::unexpected(fmt::format("'{}' is too long for a result", path));
-  Json value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) return std::unexpected(fmt::format("'{}' is not JSON", path));
-  return value;
-}
-
 // Throws Json::exception for what lacks a key.
 Document document_of(const Json& value) {
   Document document;
@@ -87,20 +69,24 @@ Document document_of(const Json& value) {
   return document;
 }
 
-std::expected<Document, std::string> read_document(const std::string& path) {
-  const std::expected<Json, std::string> value = read_json(path);
-  if (!value) return std::unexpected(value.error());
+Result<Document> read_document(const std::string& path) {
+  const auto refused = [&](std::string detail) {
+    return std::unexpected(
+        Error{.code = ErrorCode::invalid_argument, .operation = "compare", .path = path, .detail = std::move(detail)});
+  };
+  const Result<std::string> text = read_json_text(path);
+  if (!text) return std::unexpected(text.error());
+  const std::expected<Json, std::string> value = parse_json<Json>(*text);
+  if (!value) return refused(value.error());
   try {
     Document document = document_of(*value);
     if (value->at("version") != 1)
-      return std::unexpected(
-          fmt::format("'{}' has version {}, and this program knows 1", path, value->at("version").dump()));
+      return refused(fmt::format("it has version {}, and this program knows 1", value->at("version").dump()));
     if (!document.rows.empty()) return document;
   } catch (const Json::exception&) {
     // Told below: what is missing helps nobody who took the wrong file.
   }
-  return std::unexpected(
-      fmt::format("'{}' is no result of headrace bench io or engines; make one with --json > FILE", path));
+  return refused("it is no result of headrace bench io or engines; make one with --json > FILE");
 }
 
 Spread spread_in(const Json& object) {
@@ -222,10 +208,10 @@ Exit run_compare(Console& console, const Options& options) {
     return report_error(console,
                         {.code = ErrorCode::invalid_argument, .operation = "compare", .detail = std::move(detail)});
   };
-  const std::expected<Document, std::string> a = read_document(options.a);
-  if (!a) return failed(a.error());
-  const std::expected<Document, std::string> b = read_document(options.b);
-  if (!b) return failed(b.error());
+  const Result<Document> a = read_document(options.a);
+  if (!a) return report_error(console, a.error());
+  const Result<Document> b = read_document(options.b);
+  if (!b) return report_error(console, b.error());
   if (a->schema != b->schema) return failed(fmt::format("one is of {}, the other of {}", a->schema, b->schema));
   Comparison comparison;
   try {

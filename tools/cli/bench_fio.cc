@@ -16,6 +16,7 @@
 #include "bench_peer.h"
 #include "child.h"
 #include "console.h"
+#include "json_file.h"
 #include "signals.h"
 
 namespace headrace::cli {
@@ -135,13 +136,14 @@ class Fio final : public Peer {
     std::function<void()> ticked = tick;
     const ChildEnd end = run_child(words(paths), limit_of(task_.bytes * paths.size()), call, &ticked);
     const size_t begin = end.out.find('{');
-    const Json report = Json::parse(begin == std::string::npos ? std::string() : end.out.substr(begin), nullptr, false);
-    if (end.exit_code != 0 || report.is_discarded()) {
+    const std::expected<Json, std::string> report =
+        parse_json<Json>(begin == std::string::npos ? std::string() : end.out.substr(begin));
+    if (end.exit_code != 0 || !report) {
       const std::string said = end.err.empty() ? end.out.substr(0, std::min<size_t>(begin, 200)) : end.err;
       return std::unexpected(fmt::format("fio {}: {}", end.why_not.empty() ? "said nothing" : end.why_not,
                                          printable(first_line(said).substr(0, 200))));
     }
-    return sum(report, paths.size());
+    return sum(*report, paths.size());
   }
 
   // The jobs run at once: their bytes add up, and the slowest one's time counts.

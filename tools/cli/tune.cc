@@ -9,7 +9,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +20,7 @@
 
 #include "bench.h"
 #include "bench_peer.h"
+#include "json_file.h"
 #include "signals.h"
 #include "tune_options.h"
 #include "tune_page.h"
@@ -115,10 +115,9 @@ class TuneRun {
   std::string read_sweep() {
     std::error_code none;
     if (!std::filesystem::is_regular_file(arguments_.sweep_config, none)) return "this is no file that can be read";
-    std::ifstream file(arguments_.sweep_config, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file) return "it cannot be read";
-    const std::expected<TuneSpace, std::string> space = parse_sweep(text);
+    const Result<std::string> text = read_json_text(arguments_.sweep_config);
+    if (!text) return text.error().message();
+    const std::expected<TuneSpace, std::string> space = parse_sweep(*text);
     if (!space) return space.error();
     arguments_.tune.space = *space;
     return {};

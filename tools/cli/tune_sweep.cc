@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "console.h"
+#include "json_file.h"
 #include "nearest.h"
 #include "tune_options.h"
 #include "units.h"
@@ -123,10 +125,16 @@ std::string unknown(const std::string& name) {
 }  // namespace
 
 std::expected<TuneSpace, std::string> parse_sweep(const std::string& text) {
-  const Json document = Json::parse(text, nullptr, false);
-  if (!document.is_object()) return wrong("it is no JSON object of option name to list of values");
+  std::set<std::string> names;
+  std::string twice;
+  const std::expected<Json, std::string> document = parse_json<Json>(text, [&](int depth, const std::string& key) {
+    if (depth == 1 && !names.insert(key).second) twice = key;
+  });
+  if (!document) return wrong(document.error());
+  if (!document->is_object()) return wrong("it is no JSON object of option name to list of values");
+  if (!twice.empty()) return wrong(fmt::format("'{}' stands there twice; put its values into one list", twice));
   TuneSpace space;
-  for (const auto& [name, values] : document.items()) {
+  for (const auto& [name, values] : document->items()) {
     const auto key = std::ranges::find(kKeys, name, &Key::name);
     if (key == kKeys.end()) return wrong(unknown(name));
     if (!values.is_array() || values.empty())
