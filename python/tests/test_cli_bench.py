@@ -450,6 +450,57 @@ def test_results_compare_with_an_interval(tmp_path: Path) -> None:
     assert run("bench", "compare", b, a, "--fail-below", "0.9").returncode == 0
 
 
+def spread(result: dict[str, Any], low: float, median: float, high: float) -> dict[str, Any]:
+    changed: dict[str, Any] = json.loads(json.dumps(result))
+    for one in changed["results"]:
+        one["gb_per_s"].update(min=low, low=low, median=median, high=high, max=high)
+    return changed
+
+
+def test_noise_fails_nothing_and_a_lost_row_does(tmp_path: Path) -> None:
+    measured = bench_io(tmp_path, "--read", "--write", "--io-size", "4M", "--repeats", "6", "--no-fio")
+    a = saved(tmp_path / "a.json", spread(measured, 0.9, 1, 1.1))
+    compare = ("bench", "compare", a)
+    b = saved(tmp_path / "b.json", spread(measured, 0.7, 0.8, 1.2))
+    assert run(*compare, b, "--fail-below", "0.95").returncode == 0
+    b = saved(tmp_path / "b.json", spread(measured, 0.7, 0.75, 0.8))
+    assert run(*compare, b, "--fail-below", "0.95").returncode == 1
+    assert run(*compare, b, "--fail-below", "0.8").returncode == 0
+    lost = json.loads(a.read_text())
+    lost["results"] = [one for one in lost["results"] if one["direction"] == "read"]
+    b = saved(tmp_path / "b.json", lost)
+    done = run(*compare, b, "--fail-below", "0.95")
+    assert done.returncode == 1
+    assert "write is not in the second" in done.stderr
+    assert run(*compare, b).returncode == 0
+    assert run("bench", "compare", b, a, "--fail-below", "0.95").returncode == 0
+
+
+def test_too_few_repeats_are_told_and_fail_nothing(tmp_path: Path) -> None:
+    measured = bench_io(tmp_path, "--io-size", "4M", "--no-fio")
+    a = saved(tmp_path / "a.json", measured)
+    b = saved(tmp_path / "b.json", slower(measured, 0.1))
+    done = run("bench", "compare", a, b, "--fail-below", "0.95")
+    assert done.returncode == 0
+    assert "too few repeats to be judged" in done.stderr
+
+
+@pytest.mark.parametrize("ratio", ["nan", "inf", "-1", "0", "1e999", "x", "0.9x"])
+def test_a_ratio_that_is_none_is_refused(ratio: str) -> None:
+    assert "is no ratio" in refusal("compare", "a", "b", f"--fail-below={ratio}", code=2)
+
+
+@pytest.mark.parametrize("rate", [0, 5e-324, 1e308])
+def test_what_is_no_rate_is_refused(tmp_path: Path, rate: float) -> None:
+    measured = bench_io(tmp_path, "--io-size", "4M", "--no-fio")
+    a = saved(tmp_path / "a.json", measured)
+    b = saved(tmp_path / "b.json", spread(measured, rate, 1, 1))
+    assert "is no rate" in refusal("compare", a, b, code=1)
+    tiny, huge = spread(measured, 1e-9, 1e-9, 1e-9), spread(measured, 1e9, 1e9, 1e9)
+    a, b = saved(tmp_path / "a.json", tiny), saved(tmp_path / "b.json", huge)
+    assert "1e+18" in run("bench", "compare", a, b).stdout
+
+
 def test_other_settings_and_machines_are_not_compared_silently(tmp_path: Path) -> None:
     measured = bench_io(tmp_path, "--io-size", "4M", "--no-fio")
     other: dict[str, Any] = json.loads(json.dumps(measured))

@@ -3,7 +3,8 @@
 // One thread.
 // Owns its options and the two documents.
 #include <algorithm>
-#include <array>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,10 +23,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// GB/s. Slower than a byte a second, or faster than any memory, is not measured but made up.
+constexpr double kRateMin = 1e-9;
+constexpr double kRateMax = 1e9;
+
 struct Options {
   std::string a;
   std::string b;
-  double fail_below = 0;
+  std::optional<double> fail_below;
   bool anyway = false;
   OutputForm form = OutputForm::text;
 };
@@ -43,7 +48,8 @@ struct Row {
 struct Comparison {
   std::vector<Row> rows;
   std::vector<std::string> differences;  // of settings and machines, for people
-  std::vector<std::string> missing;      // rows that only one of the two has
+  std::vector<std::string> missing;      // rows that only one of the two has, for people
+  std::vector<std::string> lost;         // names of those that the second lacks
 };
 
 struct Document {
@@ -89,13 +95,20 @@ Result<Document> read_document(const std::string& path) {
   return refused("it is no result of headrace bench io or engines; make one with --json > FILE");
 }
 
+// Throws Json::exception for what lacks a key, or is no rate: a ratio of such numbers says nothing.
 Spread spread_in(const Json& object) {
+  const auto rate = [&](const char* key) {
+    const auto value = object.at(key).get<double>();
+    if (!(value >= kRateMin && value <= kRateMax))
+      throw Json::other_error::create(0, fmt::format("{} is {} GB/s, which is no rate", key, value), nullptr);
+    return value;
+  };
   return {.count = object.at("count").get<uint64_t>(),
-          .median = object.at("median").get<double>(),
-          .min = object.at("min").get<double>(),
-          .max = object.at("max").get<double>(),
-          .low = object.at("low").get<double>(),
-          .high = object.at("high").get<double>(),
+          .median = rate("median"),
+          .min = rate("min"),
+          .max = rate("max"),
+          .low = rate("low"),
+          .high = rate("high"),
           .sure = object.at("sure").get<bool>()};
 }
 
@@ -118,10 +131,9 @@ void differences(const Json& a, const Json& b, const std::string& where, std::ve
 
 Row row_of(const std::string& name, const Json& a, const Json& b) {
   Row row = {.name = name, .a = spread_in(a.at("gb_per_s")), .b = spread_in(b.at("gb_per_s"))};
-  const auto by = [](double one, double other) { return other > 0 ? one / other : 0; };
-  row.ratio = by(row.b.median, row.a.median);
-  row.low = by(row.b.low, row.a.high);
-  row.high = by(row.b.high, row.a.low);
+  row.ratio = row.b.median / row.a.median;
+  row.low = row.b.low / row.a.high;
+  row.high = row.b.high / row.a.low;
   return row;
 }
 
@@ -132,6 +144,7 @@ Comparison compare(const Document& a, const Document& b) {
     const auto right = b.rows.find(name);
     if (right == b.rows.end()) {
       comparison.missing.push_back(fmt::format("{} is in the first only", name));
+      comparison.lost.push_back(name);
       continue;
     }
     for (const char* const key : {"settings", "resolved", "machine", "places", "cold"})
@@ -150,6 +163,11 @@ std::string verdict(const Row& row) {
   return row.high < 1 ? "slower" : "no difference that is sure";
 }
 
+std::string show_ratio(double ratio) {
+  constexpr double kPlainMax = 1e5;
+  return ratio < kPlainMax ? fmt::format("{:.3f}", ratio) : fmt::format("{:.3g}", ratio);
+}
+
 void print_text(Console& console, const Comparison& comparison) {
   for (const std::string& text : comparison.differences)
     console.line(fmt::format("differs: {}", printable(text)));
@@ -165,8 +183,7 @@ void print_text(Console& console, const Comparison& comparison) {
                {"verdict"}});
   for (const Row& row : comparison.rows)
     table.row({printable(row.name), fmt::format("{:.2f}", row.a.median), fmt::format("{:.2f}", row.b.median),
-               fmt::format("{:.3f}", row.ratio), fmt::format("{:.3f}", row.low), fmt::format("{:.3f}", row.high),
-               verdict(row)});
+               show_ratio(row.ratio), show_ratio(row.low), show_ratio(row.high), verdict(row)});
   table.print(console);
 }
 
@@ -192,12 +209,23 @@ void print_json(Console& console, const Options& options, const Comparison& comp
   console.line(document.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
+// Noise fails nothing: the whole interval has to be below. What the second lacks was too slow to be there at all.
 Exit judge(Console& console, const Options& options, const Comparison& comparison) {
+  if (!options.fail_below) return Exit::done;
   Exit code = Exit::done;
   for (const Row& row : comparison.rows) {
-    if (row.ratio >= options.fail_below) continue;
-    console.note(fmt::format("headrace: {} is {:.3f} of what it was, which is below {}", printable(row.name), row.ratio,
-                             options.fail_below));
+    if (!row.a.sure || !row.b.sure) {
+      console.note(
+          fmt::format("headrace: {} has too few repeats to be judged; --repeats 6 is the least", printable(row.name)));
+      continue;
+    }
+    if (row.high >= *options.fail_below) continue;
+    console.note(fmt::format("headrace: {} is {} of what it was, at most {}, which is below {}", printable(row.name),
+                             show_ratio(row.ratio), show_ratio(row.high), *options.fail_below));
+    code = Exit::failed;
+  }
+  for (const std::string& name : comparison.lost) {
+    console.note(fmt::format("headrace: {} is not in the second", printable(name)));
     code = Exit::failed;
   }
   return code;
@@ -246,9 +274,17 @@ Command add_bench_compare(CLI::App& bench) {
   command->add_option("A", options->a, "a result, as --json printed it")->required();
   command->add_option("B", options->b, "the one to compare with it")->required();
   command
-      ->add_option("--fail-below", options->fail_below,
-                   "Exit with status 1 if the rate of B is less than this many times that of A in any row.")
-      ->check(CLI::PositiveNumber)
+      ->add_option_function<std::string>(
+          "--fail-below",
+          [options](const std::string& text) {
+            double value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [stop, failed] = std::from_chars(text.data(), end, value);
+            if (failed != std::errc{} || stop != end || !(value > 0) || !std::isfinite(value))
+              throw CLI::ValidationError("--fail-below", fmt::format("'{}' is no ratio, such as 0.95", text));
+            options->fail_below = value;
+          },
+          "Exit with status 1 if the rate of B is less than this many times that of A in any row.")
       ->type_name("RATIO");
   command->add_flag("--anyway", options->anyway, "Compare although settings or machines differ, and say what does.");
   add_json(*command, options->form);
