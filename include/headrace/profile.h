@@ -20,7 +20,7 @@ enum class ProfileUse : uint8_t {
 
 // From a file that `headrace tune --output` wrote: engine, workers, block_bytes, queue_depth and registered; all else as HandleOptions has
 // it. ErrorCode::corrupt where the file is none or says something that is not understood; ErrorCode::unavailable where that
-// direction was not tuned.
+// direction was not tuned, or the run was interrupted.
 [[nodiscard]] HEADRACE_EXPORT Result<HandleOptions> read_profile(const std::string& path,
                                                                  ProfileUse use = ProfileUse::both);
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import headrace
 import pytest
-from cli_support import program, run, run_json
+from cli_support import checked, program, run, run_json
 from headrace import deepnvme
 from page_support import open_page
 
@@ -204,7 +204,8 @@ def test_what_is_written_is_bounded_and_told_before(folder: Path, sweep: Path) -
 def test_it_ends_with_its_two_result_lines(folder: Path, sweep: Path) -> None:
     lines = run("tune", *quick(folder, sweep)).stdout.splitlines()
     assert re.fullmatch(
-        r"Best read: \d+\.\d\d GB/s.*: (uring|aio|posix), .* blocks, depth \d+, .*", lines[-2]
+        r"Best read: \d+\.\d\d GB/s \(\d+\.\d\d to \d+\.\d\d, not sure\).*: (uring|aio|posix), .* blocks, depth \d+, .*",
+        lines[-2],
     )
     assert re.fullmatch(
         r"Best write: \d+\.\d\d GB/s.*: (uring|aio|posix), .* blocks, depth \d+, .*", lines[-1]
@@ -303,6 +304,37 @@ def test_interrupted_it_tells_what_is_known_and_leaves_nothing(folder: Path) -> 
     result = json.loads(out)
     assert result.get("interrupted", False) or result["error"]["code"] == "interrupted"
     assert "interrupted" in err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_interrupted_it_replaces_no_profile_and_says_that_nothing_is_confirmed(
+    folder: Path, tmp_path: Path, form: str
+) -> None:
+    kept, page = tmp_path / "keep.json", tmp_path / "page.html"
+    kept.write_text("good")
+    options = ["--no-write", "--no-fio", "-o", str(kept), "--html", str(page)]
+    process = subprocess.Popen(
+        [program(), "tune", str(folder), *options, *(["--json"] if form == "json" else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    io = Path(f"/proc/{process.pid}/io")
+    while int(re.findall(r"^read_bytes: (\d+)", io.read_text(), re.MULTILINE)[0]) < 500 * MIB:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert kept.read_text() == "good"
+    assert not page.exists()
+    assert f"nothing was written to '{kept}'" in err
+    if form == "json":
+        assert checked(json.loads(out))["interrupted"]
+    else:
+        assert re.search(r"^Best read so far: .* unconfirmed, ", out, re.MULTILINE)
+        assert "one sample" not in out or "of the defaults" not in out
+        assert "DeepSpeed" not in out
+        assert "Handle(" not in out
 
 
 def test_the_page_draws_a_mark_for_each_point_and_has_no_console_error(

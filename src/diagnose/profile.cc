@@ -47,6 +47,12 @@ class Reader {
     if (document.value("version", Json()) != 1)
       return wrong(
           fmt::format("its version is {}, and this headrace knows 1", shown(document.value("version", Json()))));
+    if (document.value("interrupted", Json()) == true)
+      return std::unexpected(Error{.code = ErrorCode::unavailable,
+                                   .operation = kOperation,
+                                   .path = path_,
+                                   .detail = "the run that wrote it was interrupted, so that its settings are "
+                                             "unconfirmed; let headrace tune run to its end"});
     const std::string_view name = name_of(use);
     const Json best = document.value(std::string(name), Json());
     if (best.is_null()) return std::unexpected(not_tuned(document, name));

@@ -50,6 +50,16 @@ TEST(Profile, ADirectionThatWasNotTunedIsToldWithThoseThatWere) {
   EXPECT_NE(options.error().detail.find("\"read\""), std::string::npos);
 }
 
+TEST(Profile, WhatAnInterruptedRunPrintedIsNotTaken) {
+  json document = good();
+  document["interrupted"] = false;
+  EXPECT_TRUE(read(document.dump()));
+  document["interrupted"] = true;
+  const Result<HandleOptions> options = read(document.dump());
+  ASSERT_FALSE(options);
+  EXPECT_EQ(options.error().code, ErrorCode::unavailable);
+}
+
 TEST(Profile, AFileOfAHundredThousandBracketsIsRefused) {
   constexpr size_t kLevels = 100'000;
   const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');

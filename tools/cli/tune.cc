@@ -79,6 +79,22 @@ const std::optional<TuneTrack>& track_of(const TunedPoint& tuned, IoDirection di
   return direction == IoDirection::read ? tuned.read : tuned.write;
 }
 
+std::string show_interval(const Spread& rate) {
+  if (rate.count < 2) return "one sample";
+  return fmt::format("{:.2f} to {:.2f}{}", rate.low, rate.high, rate.sure ? "" : ", not sure");
+}
+
+Spread defaults_in(const TuneResult& result, IoDirection direction, TuneRound round) {
+  const std::optional<TuneTrack>& track = track_of(result.points.front(), direction);
+  if (!track) return {};
+  const auto found = std::ranges::find(track->rounds, round, &TuneRepeats::round);
+  return found == track->rounds.end() ? Spread{} : spread_of(found->gb_per_s);
+}
+
+bool differ(const Spread& one, const Spread& other) {
+  return one.sure && other.sure && (one.low > other.high || one.high < other.low);
+}
+
 class TuneRun {
  public:
   TuneRun(Console& console, TuneArguments& arguments) : console_(console), arguments_(arguments) {}
@@ -146,7 +162,13 @@ class TuneRun {
     for (const auto& [path, text] : {std::pair(arguments_.output, json + "\n"),
                                      std::pair(arguments_.html, arguments_.html.empty() ? "" : tune_page(json))}) {
       if (path.empty()) continue;
-      if (const Status saved = save(path, text); !saved) code = report_error(console_, saved.error());
+      if (!result.complaint.empty()) {
+        // A profile that was confirmed is worth more than one that was not.
+        console_.note(fmt::format("headrace: nothing was written to '{}', since these settings are unconfirmed{}",
+                                  printable(path), arguments_.form == OutputForm::json ? "" : "; --json prints them"));
+      } else if (const Status saved = save(path, text); !saved) {
+        code = report_error(console_, saved.error());
+      }
     }
     if (!arguments_.log_dir.empty()) {
       if (const std::string why = write_logs(result); !why.empty()) {
@@ -177,6 +199,7 @@ class TuneRun {
   void print_rival(const TuneResult& result, IoDirection direction) const;
   void print_use(const TuneResult& result) const;
   void print_best(const TuneResult& result, IoDirection direction) const;
+  static bool confirmed(const TuneResult& result, const TuneBest& best, IoDirection direction);
   [[nodiscard]] std::string write_logs(const TuneResult& result) const;
 
   Console& console_;
@@ -247,13 +270,26 @@ void TuneRun::print_use(const TuneResult& result) const {
   console_.line(fmt::format("  \"aio\": {}", best[use]["aio"].dump()));
 }
 
+// Only the last round, played to its end, confirms.
+bool TuneRun::confirmed(const TuneResult& result, const TuneBest& best, IoDirection direction) {
+  return result.complaint.empty() &&
+         track_of(result.points[best.point], direction)->rounds.back().round == TuneRound::last;
+}
+
 void TuneRun::print_best(const TuneResult& result, IoDirection direction) const {
   const std::optional<TuneBest>& best = direction == IoDirection::read ? result.read : result.write;
   if (!best) return;
-  std::string line = fmt::format("Best {}: {:.2f} GB/s", direction_name(direction), best->gb_per_s.median);
-  if (best->by_default && !result.points[best->point].is_default)
-    line += fmt::format(" ({:.2f} of the defaults)", *best->by_default);
-  line += fmt::format(", {:.4f} cpu-s/GB: {}", best->cpu_seconds_per_gb.median, show_point(result.points[best->point]));
+  const TunedPoint& tuned = result.points[best->point];
+  const TuneRound round = track_of(tuned, direction)->rounds.back().round;
+  const bool certain = confirmed(result, *best, direction);
+  std::string line = fmt::format("Best {}{}: {:.2f} GB/s ({})", direction_name(direction), certain ? "" : " so far",
+                                 best->gb_per_s.median, show_interval(best->gb_per_s));
+  if (best->by_default && !tuned.is_default && best->gb_per_s.count > 1)
+    line +=
+        fmt::format(", {:.2f} of the defaults{}", *best->by_default,
+                    differ(best->gb_per_s, defaults_in(result, direction, round)) ? "" : " (not a sure difference)");
+  if (!certain) line += ", unconfirmed";
+  line += fmt::format(", {:.4f} cpu-s/GB: {}", best->cpu_seconds_per_gb.median, show_point(tuned));
   console_.line(line);
 }
 
@@ -281,10 +317,13 @@ void TuneRun::print_text(const TuneResult& result, const std::string& no_fio) co
     print_points(result, IoDirection::read);
     print_points(result, IoDirection::write);
   }
-  print_use(result);
-  console_.line();
+  if (result.complaint.empty()) {
+    print_use(result);
+    console_.line();
+  }
   if (result.both)
-    console_.line(fmt::format("Best for both: read {:.2f}, write {:.2f} GB/s: {}", result.both->read_gb_per_s,
+    console_.line(fmt::format("Best for both{}: read {:.2f}, write {:.2f} GB/s: {}",
+                              result.complaint.empty() ? "" : " so far", result.both->read_gb_per_s,
                               result.both->write_gb_per_s, show_point(result.points[result.both->point])));
   print_best(result, IoDirection::read);
   print_best(result, IoDirection::write);
