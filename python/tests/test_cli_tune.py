@@ -257,6 +257,20 @@ def test_a_sweep_file_that_makes_no_sense_is_refused(
     assert said in refusal(str(folder), "--sweep_config", str(path))
 
 
+def test_more_combinations_than_can_be_measured_are_refused_before_they_are_built(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "sweep.json"
+    sizes = [4096 * i for i in range(1, 1025)]
+    sweep = {"block_size": sizes, "queue_depth": list(range(1, 1025)), "io_parallel": list(range(1, 65))}
+    path.write_text(json.dumps(sweep))
+    began = time.monotonic()
+    assert "combinations of settings; allowed: 1024" in refusal(str(folder), "--sweep-config", str(path))
+    assert time.monotonic() - began < 5  # 0.1 s on an idle machine; 200 million would take a minute
+    path.write_text(json.dumps({"queue_depth": [1] * 1025}))
+    assert "1025 queue depths; allowed: 1024" in refusal(str(folder), "--sweep-config", str(path))
+
+
 def test_what_makes_no_sense_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "GPU support is not there" in refusal(str(folder), "--gpu")
     assert "GPU support is not there" in refusal(str(folder), "--gds")

@@ -56,6 +56,14 @@ Status check(const TuneOptions& options) {
   if (!(options.seconds_max > 0 && options.seconds_max <= kSecondsMax))
     return refused(
         fmt::format("seconds_max is {}; allowed: more than 0, at most {}", options.seconds_max, kSecondsMax));
+  for (const auto& [name, values] : {std::pair("engines", options.space.engines.size()),
+                                     std::pair("sizes of blocks", options.space.block_bytes.size()),
+                                     std::pair("queue depths", options.space.queue_depths.size()),
+                                     std::pair("numbers of workers", options.space.workers.size()),
+                                     std::pair("kinds of registering", options.space.registered.size()),
+                                     std::pair("orders", options.space.orders.size()),
+                                     std::pair("kinds of requests", options.space.requests.size())})
+    if (values > kTunePointsMax) return refused(fmt::format("{} {}; allowed: {}", values, name, kTunePointsMax));
   for (const uint64_t block : options.space.block_bytes) {
     if (block < kBlockBytesMin || block > kBlockBytesMax || block % kBlockBytesMin != 0)
       return refused(
@@ -78,15 +86,19 @@ Result<Prepared> prepare(const TuneOptions& options) {
       all.ground.engines.push_back(engine.kind);
   all.ground.processors = std::max(diagnose::describe_machine().processors, 1U);
   all.ground.io_bytes = options.io_bytes;
+  // Counted before they are built: a file of a few kilobytes can name more than memory holds.
+  const auto too_many = [](uint64_t points) {
+    return refused(fmt::format("{} combinations of settings; allowed: {}. Name fewer values", points, kTunePointsMax));
+  };
+  if (const uint64_t count = diagnose::count_points(options.space, all.ground); count > kTunePointsMax)
+    return too_many(count);
   all.points = diagnose::points_of(options.space, all.ground);
   const Result<Handle> by_default = Handle::create();
   if (!by_default) return std::unexpected(by_default.error());
   const HandleFacts facts = by_default->facts();
   std::erase(all.points, TunePoint{facts.engine, facts.block_bytes, facts.queue_depth, facts.workers});
   all.points.insert(all.points.begin(), TunePoint{});  // the same by its own name: what all is compared with
-  if (all.points.size() > kTunePointsMax)
-    return refused(
-        fmt::format("{} combinations of settings; allowed: {}. Name fewer values", all.points.size(), kTunePointsMax));
+  if (all.points.size() > kTunePointsMax) return too_many(all.points.size());
   const uint64_t folders = options.folders.size();
   const auto or_default = [&](uint64_t asked, uint64_t otherwise) { return asked != 0 ? asked : otherwise * folders; };
   all.bounds = {.directions = options.directions,

@@ -311,6 +311,26 @@ TEST(TuneSpace, WhatTheUserNamedIsTriedAsNamed) {
   EXPECT_TRUE(neighbours_of(point, space, kIoBytes).empty());
 }
 
+TEST(TuneSpace, PointsAreCountedAsTheyAreBuilt) {
+  const TuneGround ground = {.engines = {EngineKind::uring, EngineKind::aio}, .processors = 4, .io_bytes = kMiB * 400};
+  EXPECT_EQ(count_points({}, ground), points_of({}, ground).size());
+  const TuneSpace named = {.queue_depths = {8, 8, 4096, 16}, .registered = {Ladder::never, Ladder::automatic}};
+  EXPECT_EQ(count_points(named, ground), points_of(named, ground).size());
+}
+
+TEST(TuneSpace, MoreThanMemoryHoldsIsCountedWithoutOverflow) {
+  TuneSpace space = {.engines = {EngineKind::posix, EngineKind::aio, EngineKind::uring, EngineKind::automatic},
+                     .registered = {Ladder::never, Ladder::automatic, Ladder::required},
+                     .orders = {RequestOrder::overlapping, RequestOrder::in_batches},
+                     .requests = {RequestSize::file, RequestSize::block}};
+  for (uint32_t i = 1; i <= kTunePointsMax; ++i) {
+    space.block_bytes.push_back(i * kBlockBytesMin);
+    space.queue_depths.push_back(i);
+    space.workers.push_back(i);
+  }
+  EXPECT_EQ(count_points(space, {}), uint64_t{48} << 30);
+}
+
 TEST(TuneSpace, BlocksLongerThanWhatIsMovedAreLeftOut) {
   TuneGround ground = kGround;
   ground.io_bytes = 2 * kMiB;

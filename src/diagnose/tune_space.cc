@@ -35,6 +35,20 @@ std::vector<uint32_t> workers_for(uint32_t processors) {
   return workers;
 }
 
+template <typename Visit>
+void each_size(const TuneSpace& space, const TuneSpace& asked, Visit visit) {
+  for (const uint64_t block_bytes : space.block_bytes) {
+    for (const uint32_t workers : space.workers) {
+      bool full = false;  // a lesser depth has already filled what a handle lets through
+      for (const uint32_t depth : space.queue_depths) {
+        if (full && asked.queue_depths.empty()) break;
+        full = block_bytes >= kInFlightBytesMax / depth / workers;
+        visit(block_bytes, workers, depth);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TuneSpace complete(const TuneSpace& space, const TuneGround& ground) {
@@ -59,21 +73,25 @@ std::vector<TunePoint> points_of(const TuneSpace& asked, const TuneGround& groun
   const TuneSpace space = complete(asked, ground);
   std::vector<TunePoint> points;
   for (const EngineKind engine : space.engines) {
-    for (const uint64_t block_bytes : space.block_bytes) {
-      for (const uint32_t workers : space.workers) {
-        bool full = false;  // a lesser depth has already filled what a handle lets through
-        for (const uint32_t depth : space.queue_depths) {
-          if (full && asked.queue_depths.empty()) break;
-          full = block_bytes >= kInFlightBytesMax / depth / workers;
-          for (const Ladder registered : space.registered)
-            for (const RequestOrder order : space.orders)
-              for (const RequestSize request : space.requests)
-                points.push_back({engine, block_bytes, depth, workers, registered, order, request});
-        }
-      }
-    }
+    each_size(space, asked, [&](uint64_t block_bytes, uint32_t workers, uint32_t depth) {
+      for (const Ladder registered : space.registered)
+        for (const RequestOrder order : space.orders)
+          for (const RequestSize request : space.requests)
+            points.push_back({engine, block_bytes, depth, workers, registered, order, request});
+    });
   }
   return points;
+}
+
+// Lists have at most kTunePointsMax values, and those of names far fewer: no overflow.
+uint64_t count_points(const TuneSpace& asked, const TuneGround& ground) {
+  const TuneSpace space = complete(asked, ground);
+  uint64_t sizes = 0;
+  if (asked.queue_depths.empty())
+    each_size(space, asked, [&](uint64_t, uint32_t, uint32_t) { ++sizes; });
+  else
+    sizes = uint64_t{space.block_bytes.size()} * space.workers.size() * space.queue_depths.size();
+  return sizes * space.engines.size() * space.registered.size() * space.orders.size() * space.requests.size();
 }
 
 std::vector<TunePoint> neighbours_of(const TunePoint& point, const TuneSpace& asked, uint64_t io_bytes) {
