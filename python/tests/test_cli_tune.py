@@ -281,6 +281,31 @@ def test_what_makes_no_sense_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "ENOENT" in refusal(str(tmp_path / "none"), code=1)
 
 
+def test_where_results_go_is_tried_before_anything_is_measured(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for options, word in (
+        (("--log-dir", str(file)), "ENOTDIR"),
+        (("--log-dir", "/proc/x"), "ENOENT"),
+        (("--html", "/proc/x"), "E(NOENT|ACCES|OPNOTSUPP|PERM)"),
+        (("-o", "/dev/null"), "'/dev/null'"),
+    ):
+        said = refusal(str(folder), *options, code=1)
+        assert re.search(word, said), said
+        assert "combinations" not in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "scratch"]
+    assert refusal(str(tmp_path / "none"), "-o", str(tmp_path / "x"), "--log-dir", str(tmp_path), code=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "scratch"]
+
+
+def test_one_file_for_two_results_is_refused_by_whatever_name(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("x")
+    for other in ("x", "./x", "link", f"../{tmp_path.name}/x"):
+        done = run("tune", str(folder), "-o", "x", "--html", other, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "name the same file" in done.stderr
+
+
 def test_points_that_cannot_be_measured_are_told_and_the_others_go_on(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
     # Registered memory is io_uring's alone.

@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <headrace/atomic_file.h>
 #include <headrace/handle.h>
 
 #include "bench.h"
@@ -95,6 +96,36 @@ bool differ(const Spread& one, const Spread& other) {
   return one.sure && other.sure && (one.low > other.high || one.high < other.low);
 }
 
+// A folder of its own for each run: what other runs left is not mixed in. It goes again where nothing was put into it.
+class LogFolder {
+ public:
+  LogFolder() = default;
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+  ~LogFolder() {
+    std::error_code not_empty;
+    if (!path_.empty()) std::filesystem::remove(path_, not_empty);
+  }
+
+  Status make(const std::string& parent) {
+    const std::time_t now = std::time(nullptr);
+    std::tm utc = {};
+    std::array<char, 32> stamp = {};
+    std::strftime(stamp.data(), stamp.size(), "%Y%m%d-%H%M%S", ::gmtime_r(&now, &utc));
+    std::filesystem::path path = std::filesystem::path(parent) / fmt::format("{}-{}", stamp.data(), ::getpid());
+    std::error_code failed;
+    std::filesystem::create_directories(path, failed);
+    if (failed)
+      return std::unexpected(Error{.errno_value = failed.value(), .operation = "create a log folder", .path = parent});
+    path_ = std::move(path);
+    return {};
+  }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;  // empty: there is none
+};
+
 class TuneRun {
  public:
   TuneRun(Console& console, TuneArguments& arguments) : console_(console), arguments_(arguments) {}
@@ -118,6 +149,7 @@ class TuneRun {
     }
     const Result<TunePlan> plan = plan_tune(arguments_.tune);
     if (!plan) return failed(plan.error());
+    if (const Status open = open_outputs(); !open) return report_error(console_, open.error());
     announce(*plan);
     Result<TuneResult> result = [&] {
       ProgressBar bar(console_);
@@ -128,6 +160,17 @@ class TuneRun {
   }
 
  private:
+  // So that nobody waits a minute for a result that has no place to go.
+  Status open_outputs() {
+    for (const std::string& path : {arguments_.output, arguments_.html}) {
+      if (path.empty()) continue;
+      // Gone at once: what the commit would meet is met here.
+      if (const Result<AtomicFile> file = AtomicFile::create(path, {}); !file) return std::unexpected(file.error());
+    }
+    if (arguments_.log_dir.empty()) return {};
+    return logs_.make(arguments_.log_dir);
+  }
+
   std::string read_sweep() {
     std::error_code none;
     if (!std::filesystem::is_regular_file(arguments_.sweep_config, none)) return "this is no file that can be read";
@@ -205,6 +248,7 @@ class TuneRun {
   Console& console_;
   TuneArguments& arguments_;
   FioRival fio_;
+  LogFolder logs_;
 };
 
 // In the order of their rates; what failed comes last.
@@ -329,14 +373,10 @@ void TuneRun::print_text(const TuneResult& result, const std::string& no_fio) co
   print_best(result, IoDirection::write);
 }
 
-// A folder of its own for each run: what other runs left is not mixed in. What went wrong, in words.
+// What went wrong, in words.
 std::string TuneRun::write_logs(const TuneResult& result) const {
   namespace fs = std::filesystem;
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  std::array<char, 32> stamp = {};
-  std::strftime(stamp.data(), stamp.size(), "%Y%m%d-%H%M%S", ::gmtime_r(&now, &utc));
-  const fs::path folder = fs::path(arguments_.log_dir) / fmt::format("{}-{}", stamp.data(), ::getpid());
+  const fs::path& folder = logs_.path();
   const Json document = Json::parse(to_json(result));
   std::error_code failed;
   for (const char* const direction : {"read", "write"}) {

@@ -4,8 +4,6 @@
 // See the header for ownership.
 #include "tune_options.h"
 
-#include <unistd.h>
-
 #include <charconv>
 #include <filesystem>
 
@@ -103,8 +101,8 @@ void add_result(CLI::App& command, TuneArguments& arguments) {
       ->group(kResult);
 }
 
-// So that nobody waits a minute for a result that has no place to go.
-std::string cannot_be_written(const std::string& path) {
+// What makes no sense as a place for a file, whatever the system would say.
+std::string cannot_be_named(const std::string& path) {
   if (path.empty()) return {};
   std::error_code failed;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -112,8 +110,16 @@ std::string cannot_be_written(const std::string& path) {
   if (std::filesystem::is_directory(path, failed)) return fmt::format("{} is a folder; name a file", path);
   if (!std::filesystem::is_directory(there, failed))
     return fmt::format("{} is no folder, so {} cannot be written", there, path);
-  if (::access(there.c_str(), W_OK) != 0) return fmt::format("{} may not be written to, so {} cannot be", there, path);
   return {};
+}
+
+// The file that would be replaced: links are followed, also those whose target is not there yet.
+std::filesystem::path settled(std::filesystem::path path) {
+  constexpr int kLinksMax = 40;  // as the kernel has it
+  std::error_code failed;
+  for (int i = 0; i < kLinksMax && std::filesystem::is_symlink(path, failed); ++i)
+    path = path.parent_path() / std::filesystem::read_symlink(path, failed);
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
 }
 
 }  // namespace
@@ -138,8 +144,9 @@ std::string TuneArguments::settle() {
   if (!no_read) tune.directions.push_back(IoDirection::read);
   if (!no_write) tune.directions.push_back(IoDirection::write);
   for (const std::string& path : {output, html})
-    if (const std::string why = cannot_be_written(path); !why.empty()) return why;
-  if (!output.empty() && output == html) return "--output and --html name the same file";
+    if (const std::string why = cannot_be_named(path); !why.empty()) return why;
+  if (!output.empty() && !html.empty() && settled(output) == settled(html))
+    return "--output and --html name the same file";
   return {};
 }
 
