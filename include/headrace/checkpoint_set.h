@@ -33,6 +33,8 @@ struct ShardIndex {
 struct CheckpointFiles {
   std::vector<std::string> paths;  // in the order of their names; one ordinary file is that file alone
   std::optional<ShardIndex> index;
+  // Of a folder that holds weights in several forms: the files passed over, whose suffix is another.
+  std::vector<std::string> beside;
 };
 
 // Which files make up the checkpoint that `path` names. Fails with ErrorCode::invalid_argument where that cannot be told (a
@@ -67,7 +69,8 @@ class HEADRACE_EXPORT CheckpointSet {
   [[nodiscard]] static Result<CheckpointSet> open(Handle& handle, const std::string& path,
                                                   const LoadOptions& options = {});
   // Of files that are open already: those of `index`, in its order, where there is one.
-  [[nodiscard]] static CheckpointSet of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index);
+  [[nodiscard]] static CheckpointSet of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index,
+                                        std::vector<std::string> beside = {});
 
   CheckpointSet(CheckpointSet&&) noexcept;
   CheckpointSet& operator=(CheckpointSet&&) noexcept;
@@ -80,7 +83,8 @@ class HEADRACE_EXPORT CheckpointSet {
   [[nodiscard]] const StoredTensor& stored(Tensor tensor) const noexcept;
   // By name; of several with one name the first.
   [[nodiscard]] std::optional<Tensor> find(std::string_view name) const;
-  // Where the index and the files, or the files among themselves, contradict each other: all of Severity::error.
+  // Where the index and the files, or the files among themselves, contradict each other: of Severity::error. And a
+  // note where other files of the folder were passed over.
   [[nodiscard]] std::vector<CheckpointProblem> problems() const;
 
  private:

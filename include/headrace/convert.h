@@ -35,6 +35,8 @@ struct ConvertOptions {
   Existing existing = Existing::refuse;
   // What a torch file's object holds besides tensors has no place in safetensors, in shards, and beside changes of tensors.
   enum class Others : uint8_t { refuse, leave_out } others = Others::refuse;
+  // A source's CRC-32 are compared with what is read, where it has them: of each storage of which a part is taken.
+  Verify verify = Verify::automatic;
   Durability durability = Durability::data;
   Progress progress = {};
 };
@@ -46,6 +48,7 @@ struct Conversion {
   std::optional<std::string> index;
   uint64_t tensors = 0;       // of an object taken over as a whole those that CheckpointFile::tensors() tells
   uint64_t source_bytes = 0;  // of the source's files
+  uint64_t read_bytes = 0;    // of tensors or storages that were taken over
   uint64_t target_bytes = 0;  // of the files written
   uint64_t overflows = 0;     // finite elements that became infinite in a smaller type
   std::vector<std::string> notes;

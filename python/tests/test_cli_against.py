@@ -76,7 +76,7 @@ def test_one_turned_bit_is_told_with_its_exact_place(source: Path, form: str, at
     text = run("verify", source, "--against", path).stdout
     assert f"the first at byte {at} (element {at})" in text
     assert f"at offset {difference['file_offset_bytes']} of its file here and {place} there" in text
-    assert "\nDIFFERENT: 5 tensors" in text
+    assert "\nDIFFERENT (1 with other bytes, 4 equal): 5 tensors" in text
 
 
 def test_every_differing_byte_is_counted_across_pieces(tmp_path: Path) -> None:
@@ -191,3 +191,22 @@ def test_a_damaged_side_is_told_as_such(source: Path, tmp_path: Path) -> None:
     torn.write_bytes(source.read_bytes()[:-1])
     assert str(torn) in refusal("verify", source, "--against", torn, code=3)
     assert str(torn) in refusal("verify", torn, "--against", source, code=3)
+
+
+def test_tied_names_and_prefixes_are_told_as_such(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weight, bias = torch.arange(6.0), torch.ones(2)
+    whole, untied, wrapped = (tmp_path / f"{name}.pt" for name in ("whole", "untied", "wrapped"))
+    torch.save({"embed": weight, "head": weight, "b": bias}, whole)
+    torch.save({"embed": weight, "b": bias}, untied)
+    torch.save({"model.embed": weight, "model.b": bias}, wrapped)
+    text = run("verify", whole, "--against", untied).stdout
+    assert (
+        f"only-here: head: {untied} does not have it; its bytes are those of embed, which both have" in text
+    )
+    assert "DIFFERENT (1 only here, 2 equal): 2 tensors" in text
+    for pair in ((untied, wrapped), (wrapped, untied)):
+        text = run("verify", pair[0], "--against", pair[1]).stdout
+        assert "The names differ by the prefix 'model.'" in text
+        assert "DIFFERENT (2 only here, 2 only there): 0 tensors" in text
+    assert "names differ" not in run("verify", whole, "--against", untied).stdout

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checkpoint_support import BITS, DTYPES, QUANTISED, assert_same, of_dtype, raw
-from cli_support import done, names, refusal, run_json, safetensors_file
+from cli_support import done, flipped, names, refusal, run_json, safetensors_file
 from safetensors_support import CODES, by_hand, entry, tensor_of
 from support import random_bytes
 
@@ -475,3 +475,54 @@ def test_one_shard_is_one_file_without_an_index(tmp_path: Path) -> None:
     source = safetensors_file(tmp_path / "x.safetensors", {"w": ("U8", [3], b"abc")})
     done("convert", source, tmp_path / "out", "--shard-size", "5GB")
     assert names(tmp_path / "out") == ["model.safetensors"]
+
+
+# Damage.
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["a.safetensors", "a.pt", "a.pt --format torch-legacy", "a.pt --dtype bfloat16", "folder --shard-size 4KB",
+     "a.safetensors --select last"],
+)  # fmt: skip
+@pytest.mark.parametrize("shape", ["alone", "slices", "backwards", "strided"])
+def test_damage_is_not_written_on(tmp_path: Path, words: str, shape: str) -> None:
+    base = torch.arange(4096.0)
+    views = {"alone": lambda i: base[512 * i :][:512].clone(), "slices": lambda i: base[512 * i :][:512],
+             "backwards": lambda i: base[512 * (7 - i) :][:512], "strided": lambda i: base[i::8]}  # fmt: skip
+    tensors = {("last" if i == 7 else f"t{i}"): views[shape](i) for i in range(8)}
+    source = save(tensors, tmp_path / "in.pt")
+    (last,) = run_json("inspect", source, "--filter", "last")["tensors"]
+    damaged = flipped(source, last["offset_bytes"] + 2, tmp_path / "damaged.pt")
+    out = tmp_path / "out"
+    out.mkdir()
+    target, *options = words.split()
+    told = refusal("convert", damaged, out / target, *options, code=3)
+    assert "the CRC-32 of storage" in told
+    assert "--no-verify" in told
+    assert names(out) == []
+    result = run_json("convert", damaged, out / target, *options, "--no-verify")
+    assert result["tensors"] == (1 if "--select" in options else 8)
+    assert result["read_bytes"] >= result["tensors"] * 2048
+
+
+def test_the_rate_is_that_of_what_was_read(tmp_path: Path) -> None:
+    source = save({f"t{i}": torch.full((1000,), float(i)) for i in range(10)}, tmp_path / "in.pt")
+    result = run_json("convert", source, tmp_path / "a.safetensors", "--select", "t3")
+    assert result["read_bytes"] == 4000
+    assert result["source_bytes"] == source.stat().st_size
+    assert "1 tensor, 4.10 KB written from 4.00 KB" in done(
+        "convert", source, tmp_path / "b.safetensors", "--select", "t3"
+    )
+
+
+def test_files_beside_a_checkpoint_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save({"w": torch.ones(3)}, folder / "optim.pt")
+    safetensors_file(folder / "model.safetensors", {"w": ("F32", [1], b"abcd")})
+    note = f"{folder}/optim.pt: in the same folder, and no part of this checkpoint: not looked at"
+    assert f"note: {note}" in done("inspect", folder)
+    assert f"note: {note}" in done("verify", folder)
+    assert run_json("convert", folder, tmp_path / "x.pt")["notes"][0] == note
+    assert len(run_json("inspect", folder)["tensors"]) == 1

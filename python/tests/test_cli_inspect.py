@@ -223,6 +223,17 @@ def test_the_summary_lists_no_tensor(zoo: Path) -> None:
     assert re.search(r"^b +2 +3 +9 B$", text, re.M)
 
 
+def test_what_is_the_same_of_many_tensors_is_one_line(tmp_path: Path) -> None:
+    path = save({f"t{i}": torch.ones(3) for i in range(60)}, tmp_path / "a.pt", "torch-legacy")
+    problems = run_json("inspect", path)["problems"]
+    odd = [p for p in problems if "odd place" in p["text"]]
+    assert len(odd) > 50
+    lines = [line for line in done("inspect", path, "--summary").splitlines() if "odd place" in line]
+    assert lines == [
+        f"warning: {path}, {len(odd)} tensors ({odd[0]['tensor']}, {odd[1]['tensor']}, ...): {odd[0]['text']}"
+    ]
+
+
 def test_the_tree_sums_its_branches(zoo: Path) -> None:
     tree = done("inspect", zoo, "--tree").partition("\n\na")[2].splitlines()
     assert tree[:8] == [

@@ -198,7 +198,14 @@ Result<CheckpointFiles> of_folder(const std::string& path) {
     all.push_back(name);
     if (name.ends_with(".safetensors")) safe.push_back(name);
   }
-  if (indices.size() == 1) return of_index(join(path, indices.front()), all);
+  const auto with_beside = [&](Result<CheckpointFiles> files) {
+    if (!files) return files;
+    for (const std::string& name : all)
+      if (std::ranges::find(files->paths, join(path, name)) == files->paths.end())
+        files->beside.push_back(join(path, name));
+    return files;
+  };
+  if (indices.size() == 1) return with_beside(of_index(join(path, indices.front()), all));
   if (!indices.empty())
     return unclear(path, fmt::format("this folder has several indices: {}; name one of them", list_names(indices)));
   // Weights in both forms are often shipped side by side.
@@ -215,7 +222,7 @@ Result<CheckpointFiles> of_folder(const std::string& path) {
     error.detail = "no file ends in .safetensors, .bin, .pt, .pth or .ckpt in this folder";
     return std::unexpected(std::move(error));
   }
-  return complete(path, path, chosen);
+  return with_beside(complete(path, path, chosen));
 }
 
 // May `rest` follow the common start of the names of a checkpoint's files?

@@ -27,6 +27,7 @@ class CheckpointSet::Impl {
  public:
   std::vector<CheckpointFile> files;
   std::optional<ShardIndex> index;
+  std::vector<std::string> beside;
   std::vector<Tensor> tensors;
   std::vector<uint32_t> by_name;  // indices into `tensors`; equal names in their order
 
@@ -113,13 +114,15 @@ Result<CheckpointSet> CheckpointSet::open(Handle& handle, const std::string& pat
     if (!opened) return std::unexpected(std::move(opened).error());
     files.push_back(*std::move(opened));
   }
-  return of(std::move(files), std::move(found->index));
+  return of(std::move(files), std::move(found->index), std::move(found->beside));
 }
 
-CheckpointSet CheckpointSet::of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index) {
+CheckpointSet CheckpointSet::of(std::vector<CheckpointFile> files, std::optional<ShardIndex> index,
+                                std::vector<std::string> beside) {
   auto impl = std::make_unique<Impl>();
   impl->files = std::move(files);
   impl->index = std::move(index);
+  impl->beside = std::move(beside);
   impl->order_by_name();
   return CheckpointSet(std::move(impl));
 }
@@ -143,6 +146,11 @@ std::optional<CheckpointSet::Tensor> CheckpointSet::find(std::string_view name) 
 std::vector<CheckpointProblem> CheckpointSet::problems() const {
   std::vector<CheckpointProblem> problems;
   if (impl_->index) impl_->check_index(problems);
+  for (const std::string& path : impl_->beside)
+    problems.push_back({.severity = CheckpointProblem::Severity::note,
+                        .file = path,
+                        .tensor = {},
+                        .text = "in the same folder, and no part of this checkpoint: not looked at"});
   impl_->check_names(problems);
   return problems;
 }

@@ -4,7 +4,9 @@
 // Owns what it finds until it is returned.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -69,19 +71,29 @@ std::vector<uint64_t> comparable_shape(const CheckpointSet& set, CheckpointSet::
   return shape;
 }
 
+using ByStorage = std::map<std::pair<uint32_t, uint32_t>, std::vector<CheckpointSet::Tensor>>;  // file, storage
+
+ByStorage by_storage(const CheckpointSet& set) {
+  ByStorage tensors;
+  for (const CheckpointSet::Tensor& tensor : set.tensors())
+    tensors[{tensor.file, set.stored(tensor).storage}].push_back(tensor);
+  return tensors;
+}
+
 class Comparer {
  public:
   Comparer(const CheckpointSet& here, const CheckpointSet& there, Comparison& result)
       : here_(here), there_(there), result_(result) {}
 
   void match() {
+    const ByStorage here_by_storage = by_storage(here_), there_by_storage = by_storage(there_);
     for (const CheckpointSet::Tensor& tensor : here_.tensors()) {
       const StoredTensor& stored = here_.stored(tensor);
       const std::optional<CheckpointSet::Tensor> other = there_.find(stored.name);
       if (!other) {
         add({.kind = Kind::only_here,
              .tensor = stored.name,
-             .text = fmt::format("{} does not have it", result_.other)});
+             .text = missing(here_, tensor, here_by_storage, there_, result_.other)});
         continue;
       }
       const StoredTensor& facts = there_.stored(*other);
@@ -102,7 +114,9 @@ class Comparer {
     }
     for (const CheckpointSet::Tensor& tensor : there_.tensors())
       if (const std::string& name = there_.stored(tensor).name; !here_.find(name))
-        add({.kind = Kind::only_there, .tensor = name, .text = fmt::format("{} does not have it", result_.path)});
+        add({.kind = Kind::only_there,
+             .tensor = name,
+             .text = missing(there_, tensor, there_by_storage, here_, result_.path)});
     result_.compared_tensors = pairs_.size();
   }
 
@@ -137,6 +151,20 @@ class Comparer {
   struct Pair {
     CheckpointSet::Tensor here, there;
   };
+
+  // A tied tensor is often left out of one of the files.
+  static std::string missing(const CheckpointSet& set, CheckpointSet::Tensor tensor, const ByStorage& by_storage,
+                             const CheckpointSet& other, const std::string& other_path) {
+    const StoredTensor& stored = set.stored(tensor);
+    for (const CheckpointSet::Tensor& tied : by_storage.at({tensor.file, stored.storage})) {
+      const StoredTensor& one = set.stored(tied);
+      const bool same = one.dtype == stored.dtype && one.storage_offset_bytes == stored.storage_offset_bytes &&
+                        one.shape == stored.shape && one.strides == stored.strides && one.name != stored.name;
+      if (same && other.find(one.name))
+        return fmt::format("{} does not have it; its bytes are those of {}, which both have", other_path, one.name);
+    }
+    return fmt::format("{} does not have it", other_path);
+  }
 
   void add(TensorDifference difference) { result_.differences.push_back(std::move(difference)); }
 

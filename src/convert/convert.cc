@@ -41,7 +41,7 @@ std::unexpected<Error> refused(const std::string& path, std::string detail) {
 class Converter {
  public:
   Converter(Handle& handle, const CheckpointSet& set, const ConvertOptions& options, Conversion& result)
-      : handle_(handle), set_(set), options_(options), result_(result) {}
+      : handle_(handle), set_(set), options_(options), result_(result), sums_(set) {}
 
   Status run() {
     for (const CheckpointFile& file : set_.files())
@@ -66,7 +66,8 @@ class Converter {
             .set = set_,
             .options = options_,
             .meter = meter,
-            .staging = {staging_.data(), staging_.bytes()}};
+            .staging = {staging_.data(), staging_.bytes()},
+            .sums = options_.verify == Verify::off ? nullptr : &sums_};
   }
 
   Status write_whole_object() {
@@ -79,6 +80,7 @@ class Converter {
     if (!bytes) return std::unexpected(bytes.error());
     result_.files = {result_.target};
     result_.target_bytes = *bytes;
+    result_.read_bytes = all.read_bytes;
     result_.tensors = file.tensors().size();
     return {};
   }
@@ -198,6 +200,7 @@ class Converter {
     note_lost_metadata();
     result_.tensors = tensors_.size();
     result_.overflows = context.overflows;
+    result_.read_bytes = context.read_bytes;
     if (context.overflows > 0)
       result_.notes.push_back(fmt::format("{} finite values are too large for {} and became infinite",
                                           context.overflows, dtype_facts(*options_.dtype).name));
@@ -259,6 +262,7 @@ class Converter {
   const CheckpointSet& set_;
   const ConvertOptions& options_;
   Conversion& result_;
+  convert::StorageSums sums_;
   Buffer staging_;
   std::vector<OutputTensor> tensors_;
   uint64_t total_bytes_ = 0;
@@ -290,7 +294,8 @@ Result<Conversion> convert_checkpoint(Handle& handle, const std::string& source,
   if (Status good = os::check_path(kConverting, target); !good) return std::unexpected(std::move(good).error());
   if (Status free = check_target(target, options); !free) return std::unexpected(std::move(free).error());
   Result<CheckpointSet> set = CheckpointSet::open(
-      handle, source, {.interrupted = options.progress.interrupted, .protocols = PickleProtocols::later});
+      handle, source,
+      {.verify = options.verify, .interrupted = options.progress.interrupted, .protocols = PickleProtocols::later});
   if (!set) return std::unexpected(std::move(set).error());
   const std::vector<CheckpointProblem> problems = set->problems();
   const auto wrong = std::ranges::find(problems, CheckpointProblem::Severity::error, &CheckpointProblem::severity);
@@ -302,6 +307,8 @@ Result<Conversion> convert_checkpoint(Handle& handle, const std::string& source,
               .detail = fmt::format("tensor {}: {}", format::quote_name(wrong->tensor), wrong->text)});
   Conversion result;
   result.source = source;
+  for (const CheckpointProblem& problem : problems)
+    result.notes.push_back(fmt::format("{}: {}", problem.file, problem.text));
   result.target = target;
   Status done = Converter(handle, *set, options, result).run();
   if (done) return result;
@@ -317,6 +324,7 @@ std::string to_json(const Conversion& conversion) {
   json["index"] = conversion.index ? convert::Json(*conversion.index) : convert::Json();
   json["tensors"] = conversion.tensors;
   json["source_bytes"] = conversion.source_bytes;
+  json["read_bytes"] = conversion.read_bytes;
   json["target_bytes"] = conversion.target_bytes;
   json["overflows"] = conversion.overflows;
   json["notes"] = conversion.notes;

@@ -41,14 +41,23 @@ SaveOptions save_options(OutputContext& context, StreamedSource& source, const s
 }
 
 // A source of these tensors, in this order.
-StreamedSource tensor_source(OutputContext& context, std::vector<TensorOrder> orders) {
+Result<StreamedSource> tensor_source(OutputContext& context, std::vector<TensorOrder> orders) {
+  std::vector<StorageRange> ranges;
+  for (const TensorOrder& order : orders) {
+    ranges.push_back(range_of(context.set, order.tensor));
+    context.read_bytes += ranges.back().bytes;
+  }
+  if (context.sums != nullptr) {
+    Status known = context.sums->expect(context.handle, ranges, context.options.progress.interrupted);
+    if (!known) return std::unexpected(std::move(known).error());
+  }
   std::vector<uint64_t> sizes;
   for (const TensorOrder& order : orders)
     sizes.push_back(ordered_bytes(context.set, order));
   auto open = [&context, orders = std::move(orders)](size_t first) -> Result<StreamedSource::Next> {
     std::vector<TensorOrder> rest(orders.begin() + static_cast<ptrdiff_t>(first), orders.end());
-    Result<TensorStream> stream =
-        TensorStream::create(context.handle, context.set, std::move(rest), context.options.progress.interrupted);
+    Result<TensorStream> stream = TensorStream::create(context.handle, context.set, std::move(rest),
+                                                       context.options.progress.interrupted, context.sums);
     if (!stream) return std::unexpected(std::move(stream).error());
     auto shared = std::make_shared<TensorStream>(*std::move(stream));
     // Bytes asked for a second time would be counted twice.
@@ -59,7 +68,7 @@ StreamedSource tensor_source(OutputContext& context, std::vector<TensorOrder> or
       return piece;
     };
   };
-  return {std::move(sizes), std::move(open)};
+  return StreamedSource(std::move(sizes), std::move(open));
 }
 
 Result<uint64_t> write_safetensors(OutputContext& context, const std::string& path,
@@ -73,13 +82,14 @@ Result<uint64_t> write_safetensors(OutputContext& context, const std::string& pa
   std::vector<TensorOrder> orders;
   for (const uint32_t i : plan->order)
     orders.push_back(tensors[i].order);
-  StreamedSource source = tensor_source(context, std::move(orders));
+  Result<StreamedSource> source = tensor_source(context, std::move(orders));
+  if (!source) return std::unexpected(std::move(source).error());
   std::vector<NamedTensor> named;
   for (size_t place = 0; place < plan->order.size(); ++place) {
     const OutputTensor& tensor = tensors[plan->order[place]];
-    named.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .data = source.region(place)});
+    named.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .data = source->region(place)});
   }
-  return save_safetensors(context.handle, path, named, told, save_options(context, source, path));
+  return save_safetensors(context.handle, path, named, told, save_options(context, *source, path));
 }
 
 std::vector<int64_t> row_major(const std::vector<uint64_t>& shape) {
@@ -167,20 +177,23 @@ Result<uint64_t> write_legacy_dict(OutputContext& context, const std::string& pa
   std::vector<TensorOrder> orders;
   for (const size_t i : order)
     orders.push_back(dict.storages[i]);
-  StreamedSource source = tensor_source(context, std::move(orders));
+  Result<StreamedSource> source = tensor_source(context, std::move(orders));
+  if (!source) return std::unexpected(std::move(source).error());
   std::vector<TorchLegacyStorage> storages;
   for (size_t place = 0; place < order.size(); ++place)
     storages.push_back(
-        {.key = keys[order[place]], .element_count = dict.element_counts[order[place]], .data = source.region(place)});
-  return save_torch_legacy(context.handle, path, *pickle, storages, save_options(context, source, path));
+        {.key = keys[order[place]], .element_count = dict.element_counts[order[place]], .data = source->region(place)});
+  return save_torch_legacy(context.handle, path, *pickle, storages, save_options(context, *source, path));
 }
 
 // A source of whole storages of the one file, in this order.
 StreamedSource storage_source(OutputContext& context, std::vector<uint32_t> order) {
   const CheckpointFile& file = context.set.files().front();
   std::vector<uint64_t> sizes;
-  for (const uint32_t i : order)
+  for (const uint32_t i : order) {
     sizes.push_back(file.storages()[i].bytes);
+    context.read_bytes += sizes.back();
+  }
   auto open = [&context, &file, order = std::move(order)](size_t first) -> Result<StreamedSource::Next> {
     Result<File> opened = File::from_descriptor(file.descriptor());
     if (!opened) return std::unexpected(std::move(opened).error());
@@ -193,7 +206,17 @@ StreamedSource storage_source(OutputContext& context, std::vector<uint32_t> orde
                                                      context.options.progress.interrupted);
     if (!stream) return std::unexpected(std::move(stream).error());
     auto shared = std::make_shared<RangeStream>(*std::move(stream));
-    return [shared]() { return shared->next(); };
+    return [&context, order, first, shared]() -> Result<std::optional<Piece>> {
+      Result<std::optional<Piece>> piece = shared->next();
+      if (!piece || !*piece || context.sums == nullptr) return piece;
+      const std::span<const std::byte> bytes = (*piece)->bytes;
+      const StorageRange range = {.file = 0,
+                                  .storage = order[first + (*piece)->item],
+                                  .offset_bytes = (*piece)->offset_bytes,
+                                  .bytes = bytes.size()};
+      if (Status good = context.sums->take(range, bytes); !good) return std::unexpected(std::move(good).error());
+      return piece;
+    };
   };
   return {std::move(sizes), std::move(open)};
 }
@@ -207,12 +230,13 @@ Result<uint64_t> write_tensors(OutputContext& context, const std::string& path,
   const Result<FlatDict> dict = make_dict(context, tensors);
   if (!dict) return with_path(dict.error(), path);
   if (context.options.format == CheckpointFormat::torch_legacy) return write_legacy_dict(context, path, *dict);
-  StreamedSource source = tensor_source(context, dict->storages);
+  Result<StreamedSource> source = tensor_source(context, dict->storages);
+  if (!source) return std::unexpected(std::move(source).error());
   std::vector<ConstRegion> storages;
   for (size_t i = 0; i < dict->storages.size(); ++i)
-    storages.push_back(source.region(i));
+    storages.push_back(source->region(i));
   return save_torch_zip(context.handle, path, {.pickle = dict->pickle, .storages = storages},
-                        save_options(context, source, path));
+                        save_options(context, *source, path));
 }
 
 Result<uint64_t> write_object(OutputContext& context, const std::string& path) {

@@ -30,6 +30,8 @@ struct OutputContext {
   const ConvertOptions& options;
   base::ProgressMeter& meter;
   std::span<std::byte> staging;  // for SaveOptions::device_copy
+  StorageSums* sums = nullptr;   // null: sums are not compared
+  uint64_t read_bytes = 0;       // counted up
   uint64_t overflows = 0;        // counted up
 };
 

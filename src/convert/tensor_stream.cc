@@ -33,6 +33,14 @@ uint64_t extent_bytes(const StoredTensor& tensor) {
   return tensor.contiguous ? tensor.bytes : (last + 1) * element_bytes(tensor.dtype);
 }
 
+StorageRange range_of(const CheckpointSet& set, CheckpointSet::Tensor tensor) {
+  const StoredTensor& stored = set.stored(tensor);
+  return {.file = tensor.file,
+          .storage = stored.storage,
+          .offset_bytes = stored.storage_offset_bytes,
+          .bytes = extent_bytes(stored)};
+}
+
 uint64_t ordered_bytes(const CheckpointSet& set, const TensorOrder& order) {
   const StoredTensor& stored = set.stored(order.tensor);
   if (!order.as || *order.as == stored.dtype) return stored.bytes;
@@ -40,7 +48,7 @@ uint64_t ordered_bytes(const CheckpointSet& set, const TensorOrder& order) {
 }
 
 Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& set, std::vector<TensorOrder> orders,
-                                          std::function<bool()> interrupted) {
+                                          std::function<bool()> interrupted, StorageSums* sums) {
   std::vector<FileRange> ranges;
   std::vector<Part> parts;
   for (const TensorOrder& order : orders) {
@@ -62,7 +70,10 @@ Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& s
     ranges.push_back({.file = order.tensor.file,
                       .offset_bytes = file.storages()[stored.storage].offset_bytes + stored.storage_offset_bytes,
                       .bytes = extent});
-    parts.push_back({.stored = &stored, .as = order.as.value_or(stored.dtype), .bytes = ordered_bytes(set, order)});
+    parts.push_back({.stored = &stored,
+                     .file = order.tensor.file,
+                     .as = order.as.value_or(stored.dtype),
+                     .bytes = ordered_bytes(set, order)});
   }
   std::vector<File> files;
   for (const CheckpointFile& file : set.files()) {
@@ -72,7 +83,7 @@ Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& s
   }
   Result<RangeStream> stream = RangeStream::create(handle, std::move(files), std::move(ranges), std::move(interrupted));
   if (!stream) return std::unexpected(std::move(stream).error());
-  return TensorStream(*std::move(stream), std::move(parts));
+  return TensorStream(*std::move(stream), std::move(parts), sums);
 }
 
 Result<std::optional<TensorPiece>> TensorStream::next() {
@@ -83,6 +94,13 @@ Result<std::optional<TensorPiece>> TensorStream::next() {
     if (!*piece) return std::nullopt;
     const RangePiece& range = **piece;
     const Part& part = parts_[range.item];
+    if (sums_ != nullptr) {
+      const StorageRange place = {.file = part.file,
+                                  .storage = part.stored->storage,
+                                  .offset_bytes = part.stored->storage_offset_bytes + range.offset_bytes,
+                                  .bytes = range.bytes.size()};
+      if (Status good = sums_->take(place, range.bytes); !good) return std::unexpected(std::move(good).error());
+    }
     if (!part.stored->contiguous) {
       extent_.insert(extent_.end(), range.bytes.begin(), range.bytes.end());
       if (extent_.size() < extent_bytes(*part.stored)) continue;

@@ -15,6 +15,7 @@
 #include <headrace/checkpoint_set.h>
 
 #include "convert/range_stream.h"
+#include "convert/storage_sums.h"
 
 namespace headrace::convert {
 
@@ -32,10 +33,11 @@ using TensorPiece = Piece;  // of the order's tensor, and of what it is turned i
 class TensorStream {
  public:
   // Fails where a strided tensor's extent is larger than the memory that is taken for one (kExtentBytesMax), and for files of
-  // big-endian machines.
+  // big-endian machines. `sums` is told of all bytes, and has to expect() them.
   static constexpr uint64_t kExtentBytesMax = uint64_t{1} << 30;
   [[nodiscard]] static Result<TensorStream> create(Handle& handle, const CheckpointSet& set,
-                                                   std::vector<TensorOrder> orders, std::function<bool()> interrupted);
+                                                   std::vector<TensorOrder> orders, std::function<bool()> interrupted,
+                                                   StorageSums* sums = nullptr);
 
   // In order, without a gap; tensors of no bytes are left out. Nothing at the end. A piece stays until the next call.
   [[nodiscard]] Result<std::optional<TensorPiece>> next();
@@ -45,16 +47,19 @@ class TensorStream {
  private:
   struct Part {
     const StoredTensor* stored = nullptr;
+    uint32_t file = 0;
     DType as = DType::float32;
     uint64_t bytes = 0;  // as handed out
   };
 
-  TensorStream(RangeStream ranges, std::vector<Part> parts) : ranges_(std::move(ranges)), parts_(std::move(parts)) {}
+  TensorStream(RangeStream ranges, std::vector<Part> parts, StorageSums* sums)
+      : ranges_(std::move(ranges)), parts_(std::move(parts)), sums_(sums) {}
   [[nodiscard]] TensorPiece next_gathered();
   [[nodiscard]] TensorPiece turned(size_t part, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
   RangeStream ranges_;
   std::vector<Part> parts_;
+  StorageSums* sums_;                // may be null
   std::vector<std::byte> extent_;    // of the strided tensor that is being handed out
   std::optional<size_t> gathering_;  // its part
   uint64_t gathered_elements_ = 0;
@@ -66,5 +71,7 @@ class TensorStream {
 
 // The bytes from a tensor's first element to behind its last one.
 [[nodiscard]] uint64_t extent_bytes(const StoredTensor& tensor);
+// The same as a part of its storage: what a stream reads.
+[[nodiscard]] StorageRange range_of(const CheckpointSet& set, CheckpointSet::Tensor tensor);
 
 }  // namespace headrace::convert

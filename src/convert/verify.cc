@@ -14,6 +14,7 @@
 #include "convert/dcp.h"
 #include "convert/elements.h"
 #include "convert/range_stream.h"
+#include "convert/storage_sums.h"
 #include "convert/tensor_stream.h"
 #include "format/format_error.h"
 #include "format/utf8.h"
@@ -233,16 +234,12 @@ class FileCheck {
     std::string tensor;
     if (part.storage) {
       what = fmt::format("storage {}", format::quote_name(file_.storages()[*part.storage].key));
-      const auto user = std::ranges::find(file_.tensors(), *part.storage, &StoredTensor::storage);
-      if (user != file_.tensors().end()) tensor = user->name;
+      tensor = convert::tensor_in_storage(file_, *part.storage);
     }
-    result_.problems.push_back(
-        {.file = file_.path(),
-         .tensor = std::move(tensor),
-         .offset_bytes = part.offset_bytes,
-         .text = fmt::format("the CRC-32 of {} ({} bytes at offset {}) is {:08x}, and the file says "
-                             "{:08x}: it was damaged after it was written",
-                             what, part.bytes, part.offset_bytes, sum, *part.crc32)});
+    result_.problems.push_back({.file = file_.path(),
+                                .tensor = std::move(tensor),
+                                .offset_bytes = part.offset_bytes,
+                                .text = convert::sum_mismatch(what, part.offset_bytes, part.bytes, sum, *part.crc32)});
   }
 
   void tell(const Error& error) {
@@ -310,7 +307,7 @@ Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, 
     if (Status checked = FileCheck(handle, file, options, result).run(meter); !checked)
       return std::unexpected(std::move(checked).error());
   if (files.size() == found->paths.size())
-    std::ranges::move(CheckpointSet::of(std::move(files), std::move(found->index)).problems(),
+    std::ranges::move(CheckpointSet::of(std::move(files), std::move(found->index), std::move(found->beside)).problems(),
                       std::back_inserter(result.problems));
   return result;
 }

@@ -34,6 +34,7 @@ struct Options {
   uint64_t shard_bytes = 0;
   bool tensors_only = false;
   bool overwrite = false;
+  bool no_verify = false;
   OutputForm form = OutputForm::text;
 };
 
@@ -119,8 +120,8 @@ void print_text(Console& console, const Conversion& result, double seconds) {
     console.line(printable(file));
   if (result.index) console.line(printable(*result.index));
   console.line(fmt::format("{}, {} written from {} in {}: {} read and written", show_count(result.tensors, "tensor"),
-                           show_bytes(result.target_bytes), show_bytes(result.source_bytes), show_seconds(seconds),
-                           show_rate(result.source_bytes + result.target_bytes, seconds)));
+                           show_bytes(result.target_bytes), show_bytes(result.read_bytes), show_seconds(seconds),
+                           show_rate(result.read_bytes + result.target_bytes, seconds)));
 }
 
 Exit run_convert(Console& console, const Options& options) {
@@ -142,6 +143,7 @@ Exit run_convert(Console& console, const Options& options) {
       .shard_bytes = options.shard_bytes,
       .existing = options.overwrite ? Existing::replace : Existing::refuse,
       .others = options.tensors_only ? ConvertOptions::Others::leave_out : ConvertOptions::Others::refuse,
+      .verify = options.no_verify ? Verify::off : Verify::automatic,
       .progress = bar.progress()};
   if (!options.dtype.empty()) convert.dtype = dtype_from_name(options.dtype);
   if (!options.select.empty() || !options.exclude.empty())
@@ -198,6 +200,8 @@ Command add_convert(CLI::App& program) {
                     "Leave out what a torch file holds besides tensors, instead of refusing to lose it.");
   command->add_flag("--overwrite", options->overwrite,
                     "Replace OUT if it is there: the old file stays until the new one is whole.");
+  command->add_flag("--no-verify", options->no_verify,
+                    "Take IN as it is, damage included, instead of comparing it with the CRC-32 that it holds.");
   add_json(*command, options->form);
   add_examples(
       *command,

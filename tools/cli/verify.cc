@@ -5,12 +5,18 @@
 #include <headrace/verify.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "command.h"
 #include "progress_bar.h"
@@ -78,6 +84,28 @@ Exit run_verify(Console& console, Handle& handle, const Options& options) {
   return result->good() ? Exit::done : Exit::corrupt;
 }
 
+// What the names that only one side has begin with, where the other has all of them without it: "model.", "module.".
+std::string common_prefix(const Comparison& result) {
+  std::vector<std::string_view> here, there;
+  for (const TensorDifference& one : result.differences) {
+    if (one.kind == TensorDifference::Kind::only_here) here.push_back(one.tensor);
+    if (one.kind == TensorDifference::Kind::only_there) there.push_back(one.tensor);
+  }
+  if (here.empty() || there.empty()) return {};
+  const bool here_longer = here.front().size() > there.front().size();
+  const std::vector<std::string_view>& with = here_longer ? here : there;
+  const std::vector<std::string_view>& without = here_longer ? there : here;
+  const std::set<std::string_view> known(with.begin(), with.end());
+  for (const std::string_view name : with) {
+    if (!name.ends_with(without.front()) || name.size() == without.front().size()) continue;
+    const std::string prefix(name.substr(0, name.size() - without.front().size()));
+    const bool all =
+        std::ranges::all_of(without, [&](std::string_view n) { return known.contains(prefix + std::string(n)); });
+    if (all && prefix.ends_with('.')) return prefix;
+  }
+  return {};
+}
+
 void print_text(Console& console, const Comparison& result, double seconds) {
   for (size_t i = 0; i < std::min(result.differences.size(), kShown); ++i) {
     const TensorDifference& one = result.differences[i];
@@ -90,9 +118,32 @@ void print_text(Console& console, const Comparison& result, double seconds) {
   }
   if (result.differences.size() > kShown)
     console.line(fmt::format("and {} more; --json tells all", result.differences.size() - kShown));
-  console.line(fmt::format("{}: {}, {}, compared with {}, {}", result.differences.empty() ? "equal" : "DIFFERENT",
-                           show_count(result.compared_tensors, "tensor"), show_bytes(result.compared_bytes),
-                           printable(result.other), show_rate(2 * result.compared_bytes, seconds)));
+  if (const std::string prefix = common_prefix(result); !prefix.empty())
+    console.line(
+        fmt::format("The names differ by the prefix '{}': headrace convert with --rename can take it off or "
+                    "put it on before they are compared.",
+                    printable(prefix)));
+  std::string verdict = "equal";
+  if (!result.differences.empty()) {
+    const auto of_kind = [&](TensorDifference::Kind kind) {
+      return static_cast<uint64_t>(std::ranges::count(result.differences, kind, &TensorDifference::kind));
+    };
+    std::vector<std::string> counts;
+    const auto tell = [&](uint64_t tensors, std::string_view what) {
+      if (tensors > 0) counts.push_back(fmt::format("{} {}", show_count(tensors), what));
+    };
+    const uint64_t unequal = of_kind(TensorDifference::Kind::bytes);
+    tell(unequal, "with other bytes");
+    tell(of_kind(TensorDifference::Kind::dtype), "of another type");
+    tell(of_kind(TensorDifference::Kind::shape), "of another shape");
+    tell(of_kind(TensorDifference::Kind::only_here), "only here");
+    tell(of_kind(TensorDifference::Kind::only_there), "only there");
+    tell(result.compared_tensors - unequal, "equal");
+    verdict = fmt::format("DIFFERENT ({})", fmt::join(counts, ", "));
+  }
+  console.line(fmt::format("{}: {}, {}, compared with {}, {}", verdict, show_count(result.compared_tensors, "tensor"),
+                           show_bytes(result.compared_bytes), printable(result.other),
+                           show_rate(2 * result.compared_bytes, seconds)));
 }
 
 Exit run_compare(Console& console, Handle& handle, const Options& options) {
@@ -115,14 +166,28 @@ Exit run(Console& console, const Options& options) {
 
 }  // namespace
 
+// What is the same of many tensors is one line.
 void print_problems(Console& console, const std::vector<CheckpointProblem>& problems) {
-  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
-    const CheckpointProblem& problem = problems[i];
-    console.line(fmt::format("{}: {}{}: {}", severity_name(problem.severity), printable(problem.file),
-                             problem.tensor.empty() ? "" : fmt::format(", tensor {}", printable(problem.tensor)),
-                             printable(problem.text)));
+  using Same = std::tuple<CheckpointProblem::Severity, std::string_view, std::string_view>;
+  std::map<Same, std::vector<std::string_view>> tensors;
+  std::vector<Same> order;
+  for (const CheckpointProblem& problem : problems) {
+    const Same same = {problem.severity, problem.file, problem.text};
+    const auto [group, added] = tensors.try_emplace(same);
+    if (added) order.push_back(same);
+    if (!problem.tensor.empty()) group->second.push_back(problem.tensor);
   }
-  if (problems.size() > kShown) console.line(fmt::format("and {} more; --json tells all", problems.size() - kShown));
+  for (size_t i = 0; i < std::min(order.size(), kShown); ++i) {
+    const auto& [severity, file, text] = order[i];
+    const std::vector<std::string_view>& names = tensors.at(order[i]);
+    std::string whose;
+    if (names.size() == 1) whose = fmt::format(", tensor {}", printable(names.front()));
+    if (names.size() > 1)
+      whose = fmt::format(", {} tensors ({}, {}{})", names.size(), printable(names[0]), printable(names[1]),
+                          names.size() > 2 ? ", ..." : "");
+    console.line(fmt::format("{}: {}{}: {}", severity_name(severity), printable(file), whose, printable(text)));
+  }
+  if (order.size() > kShown) console.line(fmt::format("and {} more; --json tells all", order.size() - kShown));
 }
 
 Command add_verify(CLI::App& program) {

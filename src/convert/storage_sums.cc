@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums grow from the front of each storage; what comes out of order is left to a read of its own.
+// See the header for threads.
+// Owns what the header says.
+#include "convert/storage_sums.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/crc32.h"
+#include "convert/range_stream.h"
+#include "format/format_error.h"
+
+namespace headrace::convert {
+
+Status StorageSums::expect(Handle& handle, std::span<const StorageRange> ranges,
+                           const std::function<bool()>& interrupted) {
+  std::map<Key, uint64_t> ends;  // how far from the front each will be known
+  for (const StorageRange& range : ranges) {
+    const Key key = {range.file, range.storage};
+    if (!storage(key).crc32) continue;
+    uint64_t& end = ends.try_emplace(key, progress_[key].bytes).first->second;
+    if (range.offset_bytes <= end) end = std::max(end, range.offset_bytes + range.bytes);
+  }
+  std::vector<Key> left;
+  for (const auto& [key, end] : ends)
+    if (end < storage(key).bytes) left.push_back(key);
+  return left.empty() ? Status{} : read_whole(handle, left, interrupted);
+}
+
+Status StorageSums::read_whole(Handle& handle, std::span<const Key> storages,
+                               const std::function<bool()>& interrupted) {
+  std::vector<File> files;
+  for (const CheckpointFile& file : set_->files()) {
+    Result<File> opened = File::from_descriptor(file.descriptor());
+    if (!opened) return std::unexpected(std::move(opened).error());
+    files.push_back(*std::move(opened));
+  }
+  std::vector<FileRange> ranges;
+  for (const Key& key : storages)
+    ranges.push_back({.file = key.first, .offset_bytes = storage(key).offset_bytes, .bytes = storage(key).bytes});
+  Result<RangeStream> stream = RangeStream::create(handle, std::move(files), std::move(ranges), interrupted);
+  if (!stream) return std::unexpected(std::move(stream).error());
+  while (true) {
+    const Result<std::optional<RangePiece>> piece = stream->next();
+    if (!piece) return std::unexpected(piece.error());
+    if (!*piece) return {};
+    const auto& [file, storage] = storages[(*piece)->item];
+    const std::span<const std::byte> bytes = (*piece)->bytes;
+    if (Status good = take(
+            {.file = file, .storage = storage, .offset_bytes = (*piece)->offset_bytes, .bytes = bytes.size()}, bytes);
+        !good)
+      return good;
+  }
+}
+
+Status StorageSums::take(const StorageRange& range, std::span<const std::byte> bytes) {
+  const Key key = {range.file, range.storage};
+  const StoredBytes& stored = storage(key);
+  if (!stored.crc32) return {};
+  Progress& known = progress_[key];
+  const uint64_t end = range.offset_bytes + bytes.size();
+  if (range.offset_bytes > known.bytes || end <= known.bytes) return {};
+  known.sum = base::crc32(bytes.subspan(known.bytes - range.offset_bytes), known.sum);
+  known.bytes = end;
+  if (end < stored.bytes || known.sum == *stored.crc32) return {};
+  const CheckpointFile& file = set_->files()[range.file];
+  const std::string tensor = tensor_in_storage(file, range.storage);
+  const std::string what = fmt::format("storage {}", format::quote_name(stored.key));
+  return std::unexpected(
+      Error{.code = ErrorCode::corrupt,
+            .operation = "read",
+            .path = file.path(),
+            .offset_bytes = stored.offset_bytes,
+            .detail = (tensor.empty() ? "" : fmt::format("tensor {}: ", format::quote_name(tensor))) +
+                      sum_mismatch(what, stored.offset_bytes, stored.bytes, known.sum, *stored.crc32) +
+                      ". Take another copy, or take what is left with --no-verify (ConvertOptions::verify)"});
+}
+
+std::string sum_mismatch(std::string_view what, uint64_t offset_bytes, uint64_t bytes, uint32_t sum,
+                         uint32_t expected) {
+  return fmt::format(
+      "the CRC-32 of {} ({} bytes at offset {}) is {:08x}, and the file says {:08x}: it was damaged after it was "
+      "written",
+      what, bytes, offset_bytes, sum, expected);
+}
+
+std::string tensor_in_storage(const CheckpointFile& file, uint32_t storage) {
+  const auto user = std::ranges::find(file.tensors(), storage, &StoredTensor::storage);
+  return user == file.tensors().end() ? std::string() : user->name;
+}
+
+}  // namespace headrace::convert
