@@ -482,9 +482,15 @@ def test_one_shard_is_one_file_without_an_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["a.safetensors", "a.pt", "a.pt --format torch-legacy", "a.pt --dtype bfloat16", "folder --shard-size 4KB",
-     "a.safetensors --select last"],
-)  # fmt: skip
+    [
+        "a.safetensors",
+        "a.pt",
+        "a.pt --format torch-legacy",
+        "a.pt --dtype bfloat16",
+        "folder --shard-size 4KB",
+        "a.safetensors --select last",
+    ],
+)
 @pytest.mark.parametrize("shape", ["alone", "slices", "backwards", "strided"])
 def test_damage_is_not_written_on(tmp_path: Path, words: str, shape: str) -> None:
     base = torch.arange(4096.0)
