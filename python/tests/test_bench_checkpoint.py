@@ -7,8 +7,10 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import support  # noqa: E402
+from cli_support import Terminal, checked, validator  # noqa: E402
 from headrace.bench import main, models, writers  # noqa: E402
+from headrace.bench.memory import cached_share, prime  # noqa: E402
 from headrace.bench.options import TAGS, parse  # noqa: E402
 
 # What a script that reads the guide's output looks for.
@@ -49,6 +53,13 @@ def bench(benchmark: str, folder: Path, *arguments: str) -> int:
     return main(["checkpoint", benchmark, "--folder", str(folder), "--io_buffer_mb", "1", *arguments])
 
 
+def kept_in(folder: Path) -> Path:
+    """The one folder that --keep left there, and nothing beside it."""
+    (name,) = os.listdir(folder)
+    assert name.startswith("headrace-bench-")
+    return folder / name
+
+
 @pytest.fixture
 def no_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
@@ -61,12 +72,12 @@ def test_a_tensor_is_saved_in_every_way(
 ) -> None:
     assert bench("tensor", tmp_path, "--mb_size", "6", *container) == 0
     out = capsys.readouterr().out
-    assert [line[0] for line in GUIDE_LINE.findall(out)] == OURS
-    assert [size for tag, size, *_ in GUIDE_LINE.findall(out) if "mock" not in tag] == ["0.01"] * 4
+    assert [line[0] for line in GUIDE_LINE.findall(out)] == [tag for tag in OURS if "mock" not in tag]
+    assert [size for _, size, *_ in GUIDE_LINE.findall(out)] == ["0.01"] * 4
+    assert re.search(r"^headrace_mock_save --  0.00 GB,  \d+\.\d\d secs,     - GB/s$", out, re.MULTILINE)
     lines = out.splitlines()
-    said = {
-        lines[i].split()[0]: lines[i + 1].strip() for i in range(len(lines)) if GUIDE_LINE.match(lines[i])
-    }
+    said = {lines[i].split()[0]: lines[i + 1].strip() for i in range(len(lines)) if " secs, " in lines[i]}
+    said = {tag: durability for tag, durability in said.items() if tag.endswith("_save")}
     assert said == {
         "test_save": "not synced, not atomic",
         "headrace_mock_save": "nothing written",
@@ -77,7 +88,9 @@ def test_a_tensor_is_saved_in_every_way(
     for tag in DEEPSPEED:
         assert (f"{tag} -- skipped: deepspeed is not installed" in out) == ("gds" not in tag)
     assert out.count("stats = {") == 3
-    assert "a GB is 10^9 bytes" in out
+    first = GUIDE_LINE.search(out)
+    assert first
+    assert out.index("a GB is 2^30 bytes") < first.start() < out.index("medians of 1; a GB is 10^9 bytes")
     assert os.listdir(tmp_path) == []
 
 
@@ -132,6 +145,7 @@ def test_the_command_gives_json_on_stdout_and_the_lines_on_stderr(tmp_path: Path
     ]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=50, check=True)
     result = json.loads(done.stdout)
+    assert checked(result)["schema"] == "headrace.bench-checkpoint"
     assert result["benchmark"] == "tensor"
     assert result["machine"]["torch"] == torch.__version__
     assert [row["tag"] for row in result["rows"]] == ["test_save", "headrace_save"]
@@ -147,9 +161,10 @@ def test_the_command_gives_json_on_stdout_and_the_lines_on_stderr(tmp_path: Path
 def test_kept_files_are_what_was_saved(tmp_path: Path) -> None:
     rows = ["--rows", "test_save", "headrace_py_save", "headrace_fast_save", "headrace_save"]
     assert bench("tensor", tmp_path, "--mb_size", "3", "--single_io_buffer", "--keep", *rows) == 0
-    names = sorted(os.listdir(tmp_path))
+    kept = kept_in(tmp_path)
+    names = sorted(os.listdir(kept))
     assert names == sorted(f"{tag}_3MB.pt" for tag in rows[1:])
-    tensors = [torch.load(tmp_path / name, weights_only=True) for name in names]
+    tensors = [torch.load(kept / name, weights_only=True) for name in names]
     assert tensors[0].shape == (3 << 20,)
     assert tensors[0].dtype == torch.uint8
     assert tensors[0].count_nonzero() > 0
@@ -160,11 +175,12 @@ def test_kept_files_are_what_was_saved(tmp_path: Path) -> None:
 def test_a_model_is_saved_with_its_optimizer(container: list[str], tmp_path: Path) -> None:
     rows = ["--rows", *OURS]
     assert bench("model", tmp_path, "--model", TINY, "--optimizer", "--keep", *container, *rows) == 0
+    kept = kept_in(tmp_path)
     for tag in OURS:
         if "mock" in tag:
-            assert (tmp_path / f"{tag}_tiny.pt").stat().st_size == 0
+            assert (kept / f"{tag}_tiny.pt").stat().st_size == 0
             continue
-        state = torch.load(tmp_path / f"{tag}_tiny.pt", weights_only=False)
+        state = torch.load(kept / f"{tag}_tiny.pt", weights_only=False)
         assert isinstance(state["model"], Tiny)
         assert {int(one["step"]) for one in state["optimizer"].state.values()} == {1}
 
@@ -179,6 +195,7 @@ def test_a_model_loaded_again_gives_the_same_logits(
     assert bench("load", tmp_path, "--model", TINY, "--no-statistics", *way) == 0
     out = capsys.readouterr().out
     assert len(re.findall(r"^ *\d+\.\d\d GB, +\d+\.\d\d secs, +\d+\.\d\d GB/s$", out, re.MULTILINE)) == 2
+    assert re.search(r"^headrace_save, durable, atomic:\n *\d+\.\d\d GB, ", out, re.MULTILINE)
     assert len(re.findall(r"^Loaded in \d+\.\d\d seconds\.$", out, re.MULTILINE)) == 4
     assert out.count("the logits agree within 0.001") == 4
     assert os.listdir(tmp_path) == []
@@ -203,8 +220,10 @@ USAGE = {
     "no benchmark": ["checkpoint"],
     "another command": ["nothing"],
     "no folder": ["checkpoint", "tensor", "--mb_size", "1"],
+    "two folders": ["checkpoint", "tensor", ".", "--folder", "."],
+    "a folder as the benchmark": ["checkpoint", "."],
+    "the folder first": ["checkpoint", "--folder", ".", "tensor"],
     "a folder that is not there": ["checkpoint", "tensor", "--mb_size", "1", "--folder", "/no/such/folder"],
-    "no size": ["checkpoint", "tensor", "--folder", "."],
     "a size of 0": ["checkpoint", "tensor", "--folder", ".", "--mb_size", "0"],
     "no model": ["checkpoint", "model", "--folder", "."],
     "an option of another benchmark": ["checkpoint", "tensor", "--folder", ".", "--mb_size", "1", "--half"],
@@ -222,7 +241,9 @@ def test_usage_errors_exit_with_2(what: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as exit_code:
         main(USAGE[what])
     assert exit_code.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("headrace: ")
+    assert "\nSee: headrace bench" in err
 
 
 @pytest.mark.parametrize(
@@ -242,15 +263,15 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path, capsys: pytest.Captu
         assert bench(benchmark, tmp_path, *what, "--gpu") == 1
         found = capsys.readouterr()
         assert found.out == ""
-        assert found.err.count("\n") == 1
-        assert "no GPU here" in found.err
+        assert "no GPU here" in found.err.splitlines()[-1]
+        assert found.err.count("GPU") == found.err.splitlines()[-1].count("GPU")
 
 
 def test_options_without_effect_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parse(["checkpoint", "load", "--folder", str(tmp_path), "--model", TINY, "--zero_stage", "1", "--fused"])
     assert capsys.readouterr().err.splitlines() == [
-        "headrace bench: --fused changes nothing in load",
-        "headrace bench: --zero_stage changes nothing in load",
+        "headrace: bench checkpoint: --fused changes nothing in load",
+        "headrace: bench checkpoint: --zero_stage changes nothing in load",
     ]
 
 
@@ -260,6 +281,192 @@ def test_the_engine_benchmark_says_what_to_install(
 ) -> None:
     assert bench("engine", tmp_path, "--model", TINY) == 1
     assert "pip install deepspeed==" in capsys.readouterr().err
+
+
+# ---- the folder, signals, and what the program's other commands do ----
+
+COMMAND = [sys.executable, "-m", "headrace", "bench", "checkpoint"]
+
+
+@pytest.mark.usefixtures("no_deepspeed")
+def test_files_that_were_there_before_are_not_touched(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    precious = target / "precious"
+    precious.write_text("precious")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for tag in TAGS["tensor"]:
+        for name in (f"{tag}_warm_up", f"{tag}_2MB.pt"):
+            if tag == "test_save":
+                (folder / name).symlink_to(precious)
+            elif tag == "headrace_py_save":
+                os.mkfifo(folder / name)
+            else:
+                (folder / name).write_text("mine")
+    before = {path: path.lstat() for path in folder.iterdir()}
+    assert bench("tensor", folder, "--mb_size", "2") == 0
+    after = {path: path.lstat() for path in folder.iterdir()}
+    assert after.keys() == before.keys()
+    for path, status in before.items():
+        assert (after[path].st_ino, after[path].st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+    assert precious.read_text() == "precious"
+
+
+def test_the_folder_is_private_and_goes_when_the_benchmark_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        modes.append(kept_in(tmp_path).stat().st_mode & 0o777)
+        raise OSError("no")
+
+    monkeypatch.setattr(headrace, "save", fail)
+    assert bench("tensor", tmp_path, "--mb-size", "1", "--rows", "headrace_save", "--keep") == 1
+    assert modes[-1] == 0o700
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("phase", ["importing torch", "warming up", "saving"])
+def test_a_signal_ends_it_soon_by_the_signal_and_leaves_nothing(
+    number: signal.Signals, phase: str, tmp_path: Path
+) -> None:
+    arguments = ["tensor", str(tmp_path), "--mb-size", "200", "--rounds", "1000", "--rows", "test_save"]
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        assert run.stderr is not None
+        while phase not in run.stderr.readline().decode():
+            assert run.poll() is None
+        start = time.monotonic()
+        run.send_signal(number)
+        err = run.stderr.read().decode()
+        assert run.wait() == -number
+        assert time.monotonic() - start < 3
+    assert f"interrupted by {number.name}; nothing is left behind" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
+    arguments = ["tensor", str(tmp_path), "--mb-size", "1", "--rows", "test_save"]
+    run = subprocess.Popen(
+        ["nohup", *COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    with run:
+        assert run.stderr is not None
+        while b"importing torch" not in run.stderr.readline():
+            assert run.poll() is None
+        run.send_signal(signal.SIGHUP)
+        run.stderr.read()
+        assert run.wait() == 0
+
+
+def test_the_folder_may_stand_before_and_behind_options_and_names_have_both_forms(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for words in (
+        [folder, "--io-buffer-mb", "1", "--no_statistics", "--single-io-buffer"],
+        ["--io_buffer_mb", "1", "--no-statistics", "--single_io_buffer", folder],
+        ["--io-buffer-mb", "1", "--folder", folder, "--no-statistics", "--single-io-buffer"],
+    ):
+        options = parse(["checkpoint", "tensor", *words])
+        assert (options.folder, options.mb_size, options.io_buffer_mb) == (tmp_path, 1024, 1)
+        assert options.no_statistics
+        assert options.single_io_buffer
+
+
+def test_a_folder_in_place_of_the_name_is_told_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["checkpoint", "."])
+    err = capsys.readouterr().err
+    assert "there are tensor, model, engine and load" in err
+    assert "headrace bench checkpoint tensor ." in err
+
+
+def test_help_looks_like_that_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["tensor"], ["model"], ["engine"], ["load"]):
+        with pytest.raises(SystemExit) as ended:
+            parse(["checkpoint", *words, "--help"])
+        assert ended.value.code == 0
+        out = capsys.readouterr().out
+        name = words[0] if words else "BENCHMARK"
+        assert f"\nUsage: headrace bench checkpoint {name} [OPTION]..." in out
+        assert "\nExamples:\n  headrace bench checkpoint " in out
+        if words:
+            assert "  -h, --help\n        Print this help and exit." in out
+
+
+def test_every_phase_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--mb_size", "1", "--rounds", "2", "--rows", "test_save", "headrace_save"]
+    assert bench("tensor", tmp_path, *options) == 0
+    err = capsys.readouterr().err
+    places = [
+        err.index(f"headrace: bench checkpoint: {what}\n")
+        for what in (
+            "importing torch",
+            "warming up test_save (1 of 2)",
+            "warming up headrace_save (2 of 2)",
+            "test_save, 1 of 2: saving",
+            "headrace_save, 2 of 2: saving",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_on_a_terminal_the_phase_is_one_line_that_goes(tmp_path: Path) -> None:
+    arguments = ["tensor", str(tmp_path), "--mb-size", "1", "--rows", "test_save"]
+    with Terminal(command=[*COMMAND, *arguments], stdout=subprocess.DEVNULL, columns=60) as terminal:
+        assert terminal.finish() == 0
+        seen = terminal.seen
+    assert "\r\033[Kheadrace: bench checkpoint: warming up test_save (1 of 1)\r\033[K" in seen
+    assert "\n" not in seen
+    assert seen.endswith("\r\033[K")
+    assert all(len(line) < 60 for line in seen.split("\r\033[K"))
+
+
+def test_errors_are_json_too(tmp_path: Path) -> None:
+    for arguments, code in (
+        (["tensor", "--json"], 2),
+        (["model", str(tmp_path), "--model", "no-such-tag", "--json"], 2),
+        (["model", str(tmp_path), "--model", "os:getcwd", "--json"], 2),
+        (["tensor", "/proc", "--mb-size", "1", "--json"], 1),
+    ):
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=50, check=False)
+        assert done.returncode == code
+        assert checked(json.loads(done.stdout))["schema"] == "headrace.error"
+
+
+def test_the_schema_knows_every_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = validator("bench-checkpoint")
+    for arguments in (["tensor", "--mb_size", "1", "--keep"], ["load", "--model", TINY]):
+        assert bench(arguments[0], tmp_path, *arguments[1:], "--json") == 0
+        result = checked(json.loads(capsys.readouterr().out))
+        for key in result:
+            assert not rules.is_valid({name: value for name, value in result.items() if name != key}), key
+        assert not rules.is_valid(result | {"another": 1})
+        assert not rules.is_valid(result | {"rows": [result["rows"][0] | {"another": 1}]})
+        assert result["kept"] is None or Path(result["kept"]) == kept_in(tmp_path)
+
+
+def test_what_sits_in_the_page_cache_is_counted_and_not_brought_in(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(support.random_bytes(8 << 20))
+    if support.file_system_of(tmp_path) in ("tmpfs", "ramfs"):
+        pytest.skip("tmpfs has no cache beside the file itself")
+    assert cached_share(path) == 1
+    support.evict(path)
+    for _ in range(3):
+        assert cached_share(path) == 0
+    path.write_bytes(b"")
+    assert cached_share(path) == 0
+
+
+def test_prime_takes_any_size() -> None:
+    for size_bytes in (0, 1, 100 << 20):
+        prime(size_bytes)
 
 
 # ---- with transformers ----

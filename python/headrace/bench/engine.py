@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import headrace
 
-from .._measure import prime
 from . import models, setting, writers
+from .memory import prime
 from .options import TAGS
-from .report import DURABLE, NOT_SYNCED, NOTHING, STARS, SYNCED, Report, guide_line
+from .report import DURABLE, NOT_SYNCED, NOTHING, STARS, SYNCED, UNITS, Report, guide_line
 from .saves import timed, warm_up
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from .command import Progress
     from .options import Options
-    from .report import Row
 
 
 class Kind(NamedTuple):
@@ -46,17 +46,18 @@ ROWS = {
 }
 
 
-def run(options: Options) -> Report:
+def run(options: Options, progress: Progress) -> Report:
     from . import BenchError
 
-    report = Report(options.benchmark, setting.facts(options))
+    report = Report(options.benchmark, setting.facts(options), progress)
     reason = setting.why_no_deepspeed()
     if reason:
         raise BenchError(f"engine is DeepSpeed's own save_checkpoint, and {reason}")
-    model = models.build(options)
+    model = models.build(options, progress)
     report.facts["model"] = model.source
     report.facts["zero stage"] = options.zero_stage
     setting.be_the_only_rank(options)
+    print(UNITS, flush=True)
     for number in range(options.rounds):
         for tag in TAGS["engine"]:
             if tag == "test_ds_gds_fast_save" and options.wants(tag) and number == 0:
@@ -64,6 +65,7 @@ def run(options: Options) -> Report:
                 if reason:
                     report.skip(tag, reason)
             if options.wants(tag) and not any(row.tag == tag and row.skipped for row in report.rows):
+                progress.step(f"{tag}, {number + 1} of {options.rounds}")
                 _measure(options, report, model, tag, last=number + 1 == options.rounds)
     return report
 
@@ -77,10 +79,9 @@ def _measure(options: Options, report: Report, model: models.Model, tag: str, *,
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with _underneath(tag, options) as note:
-            print(f"checkpoint file = {folder}", flush=True)
             engine = _engine(options, model, tag)
             try:
-                _save_and_load(engine, folder, options, report.row(tag, ROWS[tag].durability))
+                _save_and_load(engine, folder, options, report, tag)
             finally:
                 engine.destroy()
             if note:
@@ -100,10 +101,11 @@ def _measure(options: Options, report: Report, model: models.Model, tag: str, *,
                 top.rmdir()
 
 
-def _save_and_load(engine: Any, folder: Path, options: Options, row: Row) -> None:
+def _save_and_load(engine: Any, folder: Path, options: Options, report: Report, tag: str) -> None:
     """save_checkpoint, timed, and what load_checkpoint makes of it."""
     from . import BenchError
 
+    row = report.row(tag, ROWS[tag].durability)
     ours = row.tag == "headrace_save"
     if ours != type(engine.checkpoint_engine).__module__.startswith("headrace."):
         raise BenchError(f"{row.tag}: DeepSpeed made a {type(engine.checkpoint_engine).__name__}")
@@ -111,8 +113,10 @@ def _save_and_load(engine: Any, folder: Path, options: Options, row: Row) -> Non
         about_bytes = models.bytes_of(engine.module)
         warm_up(headrace.save, options.folder / f"{row.tag}_warm_up.pt", options, about_bytes)
     os.sync()
-    prime(4 * models.bytes_of(engine.module))
+    prime(6 * models.bytes_of(engine.module))  # with the optimizer: 3 times in memory, and in the file
     seconds, _ = timed(lambda: engine.save_checkpoint(save_dir=str(folder), tag=row.tag), options)
+    report.progress.clear()
+    print(f"checkpoint file = {folder}", flush=True)
     row.size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     row.seconds.append(seconds)
     print(f"{row.tag} -- {guide_line(row.size_bytes, row.size_bytes, seconds)}")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 
-from .._measure import evict, prime
+from .._measure import evict
 from . import models, setting
+from .memory import prime
 from .report import Report
 from .saves import save_all, timed
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from .command import Progress
     from .options import Options
     from .writers import Way
 
@@ -26,11 +28,11 @@ TOLERANCE = 1e-3  # absolute and relative, the guide's
 Load = Callable[["Path"], dict[str, "torch.Tensor"]]
 
 
-def run(options: Options) -> Report:
+def run(options: Options, progress: Progress) -> Report:
     from . import BenchError
 
-    report = Report(options.benchmark, setting.facts(options))
-    model = models.build(options)
+    report = Report(options.benchmark, setting.facts(options), progress)
+    model = models.build(options, progress)
     report.facts["model"] = model.source
     expected = models.logits(model.module, options)
     if not expected.isfinite().all():
@@ -42,11 +44,13 @@ def run(options: Options) -> Report:
     def check(way: Way, path: Path) -> None:
         row = report.row(way.tag, way.durability)
         for name, load in loaders.items():
+            progress.step(f"{way.tag}: loading by {name}")
             evict(path)
-            prime(size_bytes)
+            prime(2 * size_bytes)
             seconds, loaded = timed(lambda load=load: load(path), options)  # type: ignore[misc]
             touching, _ = timed(lambda loaded=loaded: _touch(loaded), options)  # type: ignore[misc]
             row.loads.setdefault(name, []).append(seconds + touching)
+            progress.clear()
             print(f"Loaded in {seconds:.2f} seconds.")
             difference = _difference(model.module, loaded, expected, options)
             if difference:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from .command import Progress
     from .options import Options
 
 TOKENS_MAX = 16  # of the prompt
@@ -88,14 +89,16 @@ class Model(NamedTuple):
     source: str
 
 
-def build(options: Options) -> Model:
+def build(options: Options, progress: Progress) -> Model:
     """The model of --model, on the device, in float32 or with --half in float16.
 
     Raises ModelError for one that is not there, BenchError without transformers.
     """
     import torch
 
+    progress.step(f"making the model {options.model}")
     model = _find(options.model)
+    progress.clear()
     print(f"model: {model.source}", file=sys.stderr, flush=True)
     dtype = torch.float16 if options.half else torch.float32
     return model._replace(module=model.module.to(device=options.device, dtype=dtype).eval())

@@ -6,11 +6,17 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._measure import IN_MEMORY, IN_MEMORY_NOTE
 
+if TYPE_CHECKING:
+    from .command import Progress
+
 STARS = "*" * 45
+UNITS = """\
+In lines with "GB, ... secs, ... GB/s" a GB is 2^30 bytes, as DeepSpeed's guide prints
+them; in the table at the end it is 10^9 bytes."""
 # What a row promises of its bytes when the clock stops.
 NOTHING = "nothing written"
 NOT_SYNCED = "not synced, not atomic"
@@ -43,16 +49,19 @@ class Row:
 
 
 def guide_line(size_bytes: int, rated_bytes: int, seconds: float) -> str:
-    """SIZE GB, SECS secs, RATE GB/s: of 2^30 bytes, as the guide's scripts print them."""
-    return f"{size_bytes / 2**30:5.2f} GB, {seconds:5.2f} secs, {rated_bytes / 2**30 / seconds:5.2f} GB/s"
+    """SIZE GB, SECS secs, RATE GB/s: of 2^30 bytes, as the guide's scripts print them. No rate of 0 bytes."""
+    rate = f"{rated_bytes / 2**30 / seconds:5.2f}" if size_bytes else f"{'-':>5}"
+    return f"{size_bytes / 2**30:5.2f} GB, {seconds:5.2f} secs, {rate} GB/s"
 
 
 class Report:
     """The rows of one command, and the facts of this machine."""
 
-    def __init__(self, benchmark: str, facts: dict[str, object]) -> None:
+    def __init__(self, benchmark: str, facts: dict[str, object], progress: Progress) -> None:
         self.benchmark = benchmark
         self.facts = facts
+        self.progress = progress
+        self.kept: str | None = None  # the folder, with --keep
         self.rows: list[Row] = []
 
     def row(self, tag: str, durability: str) -> Row:
@@ -65,6 +74,7 @@ class Report:
 
     def skip(self, tag: str, reason: str) -> None:
         self.row(tag, "").skipped = reason
+        self.progress.clear()
         print(f"{tag} -- skipped: {reason}\n{STARS}", flush=True)
 
     def print_summary(self) -> None:
@@ -81,13 +91,17 @@ class Report:
                 print(f"  {'  loaded by ' + way:{width}}  {_figures(row.size_bytes, seconds)}")
             for note in row.notes:
                 print(f"      {note}")
+        if self.kept:
+            print(f"kept: {self.kept}")
         where = str(self.facts.get("file system"))
         if where in IN_MEMORY:
             print(IN_MEMORY_NOTE.format(where))
 
     def print_json(self) -> None:
         rows: list[dict[str, Any]] = [{**asdict(row), "gb_per_s": row.gb_per_s} for row in self.rows]
-        print(json.dumps({"benchmark": self.benchmark, "machine": self.facts, "rows": rows}, indent=2))
+        head = {"schema": "headrace.bench-checkpoint", "version": 1}
+        found = {"benchmark": self.benchmark, "machine": self.facts, "rows": rows, "kept": self.kept}
+        print(json.dumps(head | found, indent=2))
 
 
 def _figures(size_bytes: int, seconds: list[float]) -> str:

@@ -10,29 +10,31 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._measure import prime
 from . import models, setting
+from .memory import prime
 from .options import TAGS
-from .report import STARS, Report, guide_line
+from .report import STARS, UNITS, Report, guide_line
 from .writers import Save, Way, ways
 
 if TYPE_CHECKING:
     import torch
 
+    from .command import Progress
     from .options import Options
 
 Check = Callable[[Way, Path], None]
 
 
-def run(options: Options) -> Report:
-    report = Report(options.benchmark, setting.facts(options))
+def run(options: Options, progress: Progress) -> Report:
+    report = Report(options.benchmark, setting.facts(options), progress)
     if options.benchmark == "tensor":
+        progress.step(f"making a tensor of {options.mb_size} MiB")
         obj: object = _tensor(options)
         size_bytes = options.mb_size << 20
         suffix = f"{options.mb_size}MB.pt"
         save_all(options, report, obj, size_bytes, suffix, tags=TAGS["tensor"], rated_bytes=size_bytes)
     else:
-        model = models.build(options)
+        model = models.build(options, progress)
         report.facts["model"] = model.source
         obj = _state(model.module, options)
         size_bytes = models.bytes_of(model.module)
@@ -55,14 +57,20 @@ def save_all(
 
     ``rated_bytes``: what the guide's rate counts, where that is not the file. ``check`` looks at the file.
     """
+    progress = report.progress
+    progress.step("opening the writers")
     opened = [way for way in ways(options, tags) if not _skipped(way, report)]
-    for way in opened:
+    progress.clear()
+    print(UNITS, flush=True)
+    for i, way in enumerate(opened):
+        progress.step(f"warming up {way.tag} ({i + 1} of {len(opened)})")
         warm_up(way.save, options.folder / f"{way.tag}_warm_up", options, about_bytes)
     for number in range(options.rounds):
         for way in list(opened):
             path = options.folder / f"{way.tag}_{suffix}"
-            print(f"checkpoint file = {path}", flush=True)
+            progress.step(f"{way.tag}, {number + 1} of {options.rounds}: touching memory that it may need")
             prepare(path, about_bytes)
+            progress.step(f"{way.tag}, {number + 1} of {options.rounds}: saving")
             keep = False
             try:
                 _save_once(way, obj, path, options, report, rated_bytes)
@@ -86,6 +94,8 @@ class _PeerError(Exception):
 def _save_once(way: Way, obj: object, path: Path, options: Options, report: Report, rated_bytes: int) -> None:
     try:
         seconds, writer = timed(lambda: way.save(obj, path), options)
+        report.progress.clear()
+        print(f"checkpoint file = {path}", flush=True)
     except Exception as error:
         if way.tag.startswith("test_"):
             raise _PeerError(setting.first_line(error)) from error
@@ -99,8 +109,10 @@ def _save_once(way: Way, obj: object, path: Path, options: Options, report: Repo
     if way.note:
         row.note(way.note)
     line = guide_line(size_bytes, rated_bytes or size_bytes, seconds)
-    print(line if options.benchmark == "load" else f"{way.tag} -- {line}")
-    print(f"    {way.durability}")
+    if options.benchmark == "load":  # the guide's line has no name here
+        print(f"{way.tag}, {way.durability}:\n{line}", flush=True)
+    else:
+        print(f"{way.tag} -- {line}\n    {way.durability}", flush=True)
 
 
 def _skipped(way: Way, report: Report) -> bool:
@@ -122,10 +134,11 @@ def warm_up(save: Save, path: Path, options: Options, about_bytes: int) -> None:
 
 
 def prepare(path: Path, about_bytes: int) -> None:
-    """No file of that name, no other's dirty pages, memory that the host has given already."""
+    """No file of that name, no other's dirty pages, memory that the host has given already: for the page
+    cache and for a copy."""
     path.unlink(missing_ok=True)
     os.sync()
-    prime(about_bytes)
+    prime(2 * about_bytes)
 
 
 def timed(work: Callable[[], Any], options: Options) -> tuple[float, Any]:
