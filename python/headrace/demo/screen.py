@@ -4,34 +4,43 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import textwrap
+import time
 
+from ..bench.command import stderr_columns
 from .measure import Row
 
 WIDTH = 24
 COLUMNS = 80  # of the table
 BAR = 10
+LINE_EVERY_S = 10  # where stderr is no terminal
 
 
 class Progress:
-    """Steps done of steps in all. On a terminal one line that is drawn over; else one line per step."""
+    """Steps done of steps in all. On a terminal one line that is drawn over; else a line every ten seconds
+    at most."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._done = 0
         self._terminal = sys.stderr.isatty()
+        self._begin_s = self._shown_s = time.monotonic()
 
     def step(self, what: str) -> None:
         """Says what is done now."""
         filled = WIDTH * self._done // self._steps
-        line = f"[{'#' * filled}{' ' * (WIDTH - filled)}] {self._done}/{self._steps} {what}"
+        now_s = time.monotonic()
+        left = ""
+        if self._done > self._steps // 4:
+            left = f", about {(now_s - self._begin_s) / self._done * (self._steps - self._done):.0f} s left"
+        line = f"[{'#' * filled}{' ' * (WIDTH - filled)}] {self._done}/{self._steps}{left}: {what}"
         self._done += 1
         if self._terminal:
-            line = line[: shutil.get_terminal_size().columns - 1]
+            line = line[: stderr_columns() - 1]
             print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-        else:
+        elif now_s - self._shown_s >= LINE_EVERY_S:
+            self._shown_s = now_s
             print(line, file=sys.stderr, flush=True)
 
     def end(self) -> None:
@@ -61,4 +70,5 @@ def print_table(rows: list[Row]) -> None:
 
 
 def print_json(rows: list[Row], facts: dict[str, object]) -> None:
-    print(json.dumps({"machine": facts, "rows": [row._asdict() for row in rows]}, indent=2))
+    head = {"schema": "headrace.demo", "version": 1}
+    print(json.dumps(head | {"machine": facts, "rows": [row._asdict() for row in rows]}, indent=2))
