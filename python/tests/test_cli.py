@@ -77,6 +77,10 @@ def test_the_version_is_told() -> None:
         (["convert", "x", "y", "--format", "torch-legasy"], "torch-legacy"),
         (["convert", "x", "y", "--dtype", "bfloat"], "bfloat16"),
         (["completion", "bsh"], "bash"),
+        (["inspect", "--summery"], "--summary"),
+        (["convert", "--detype", "float16"], "--dtype"),
+        (["help"], "--help"),
+        (["version"], "--version"),
     ],
 )
 def test_a_slip_of_the_finger_is_refused_with_what_was_meant(words: list[str], meant: str) -> None:

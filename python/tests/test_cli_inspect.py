@@ -248,6 +248,12 @@ def test_the_tree_sums_its_branches(zoo: Path) -> None:
     ]
 
 
+def test_the_tree_marks_what_shares_a_storage(tmp_path: Path) -> None:
+    weight = torch.ones(3)
+    path = save({"embed": {"w": weight}, "head": {"w": weight}}, tmp_path / "a.pt")
+    assert "  w  float32 [3] 12 B (in the storage of embed.w)" in done("inspect", path, "--tree").splitlines()
+
+
 def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
     names = ["h.10.b", "h.2.w", "h.2.b", "h.02.b", "h.100.w", "h.1", "h.10", f"h.{2**70}.w"]
     path = safetensors_file(tmp_path / "m.safetensors", {name: ("U8", [1], b"x") for name in names})

@@ -114,7 +114,7 @@ Command add_completion(CLI::App& program) {
                "  source <(headrace completion bash)\n"
                "  headrace completion zsh > ~/.zfunc/_headrace");
   const auto shell = std::make_shared<std::string>();
-  add_choice(*command, "SHELL", *shell, {"bash", "zsh"}, "the shell")->required();
+  add_choice(*command, "SHELL", *shell, {"bash", "zsh"}, "the shell: bash or zsh")->required();
   return {command, [shell, &program](Console& console) { return print_completion(console, program, *shell); }};
 }
 

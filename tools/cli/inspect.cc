@@ -74,6 +74,8 @@ void print_files(Console& console, const Inspection& inspection) {
     if (!several)
       console.line(
           fmt::format("  {} in {}, {}", show_bytes(file.storage_bytes), show_count(file.storages, "storage"), sums));
+    // Shards repeat what the first one says.
+    if (&file != &inspection.files.front() && file.metadata == inspection.files.front().metadata) continue;
     for (const auto& [key, value] : file.metadata)
       console.line(fmt::format("  metadata {} = {}", printable(key), printable(beginning(value, 200))));
   }
@@ -133,10 +135,13 @@ class Tree {
     for (size_t dot = tensor.name.find('.'); dot != std::string::npos && depth < kDepthMax;
          dot = tensor.name.find('.', dot + 1), ++depth)
       branches_[tensor.name.substr(0, dot + 1)].add(tensor);
-    leaves_.push_back({tensor.name, true,
-                       indented(depth, tensor.name.substr(end_of_words(tensor.name, depth))) +
-                           fmt::format("  {} {} {}", dtype_facts(tensor.dtype).name, show_shape(tensor.shape),
-                                       show_bytes(tensor.bytes))});
+    leaves_.push_back(
+        {tensor.name, true,
+         indented(depth, tensor.name.substr(end_of_words(tensor.name, depth))) +
+             fmt::format("  {} {} {}", dtype_facts(tensor.dtype).name, show_shape(tensor.shape),
+                         show_bytes(tensor.bytes)) +
+             (tensor.shares_with.empty() ? std::string()
+                                         : fmt::format(" (in the storage of {})", printable(tensor.shares_with)))});
   }
 
   void print(Console& console) {

@@ -65,8 +65,11 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const std::vector<std::string> extra = program.remaining(!before_command);
   const int code = error.get_exit_code();
   // A word that is no command is told like this as well, as one that is missing.
-  const bool no_command = code == static_cast<int>(CLI::ExitCodes::RequiredError) && !names_of(command, false).empty();
-  if ((code != static_cast<int>(CLI::ExitCodes::ExtrasError) && !no_command) || extra.empty())
+  const bool required = code == static_cast<int>(CLI::ExitCodes::RequiredError);
+  const bool no_command = required && !names_of(command, false).empty();
+  // An option that there is not is told before an argument that is missing.
+  const bool unknown_option = required && !extra.empty() && extra.front().starts_with("-");
+  if ((code != static_cast<int>(CLI::ExitCodes::ExtrasError) && !no_command && !unknown_option) || extra.empty())
     return no_command ? fmt::format("{} needs a command", path_of(command)) : error.what();
   const bool option = extra.front().starts_with("-");
   const std::string word = extra.front().substr(0, extra.front().find('='));
@@ -75,6 +78,8 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
                                  option ? "option" : (wants_command ? "command" : "further argument"), printable(word));
   if (option && before_command && std::ranges::count(names_of(deepest(program), true), word) > 0)
     return fmt::format("{}; write it behind the command: {} {}", text, path_of(deepest(program)), word);
+  if (wants_command && (word == "help" || word == "version"))
+    return fmt::format("{}; did you mean '--{}'?", text, word);
   const std::vector<std::string> candidates = names_of(command, option);
   if (const std::optional<std::string_view> meant = nearest(word, candidates))
     text += fmt::format("; did you mean '{}'?", *meant);

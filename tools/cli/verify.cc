@@ -62,6 +62,7 @@ void print_text(Console& console, const Verification& result, double seconds) {
     read += file.read_bytes;
   }
   const size_t files = result.files.size();
+  if (files == 0) return console.line(fmt::format("{}: NOT GOOD", printable(result.path)));
   console.line(fmt::format("{}: {}: {} in {} {}, {}", printable(result.path), result.good() ? "good" : "NOT GOOD",
                            show_bytes(bytes), files, files == 1 ? "file" : "files", show_rate(bytes, seconds)));
   if (summed > 0) console.line(fmt::format("  {} compared with the CRC-32 that the file holds", show_bytes(summed)));
