@@ -215,8 +215,11 @@ Result<CheckpointFiles> of_folder(const std::string& path) {
         .code = ErrorCode::unavailable,
         .operation = kFinding,
         .path = path,
-        .detail = "this is a folder of torch.distributed.checkpoint: it can be inspected and verified, and is not "
-                  "converted or compared yet. torch.distributed.checkpoint.format_utils makes a file of it"});
+        .detail =
+            fmt::format("this is a folder of torch.distributed.checkpoint: it can be inspected and verified, and is "
+                        "not converted or compared yet. python -m torch.distributed.checkpoint.format_utils "
+                        "dcp_to_torch {} OUT.pt makes a file of it",
+                        format::quote_name(path))});
   if (chosen.empty()) {
     Error error = os::system_error(kFinding, path, ENOENT);
     error.detail = "no file ends in .safetensors, .bin, .pt, .pth or .ckpt in this folder";

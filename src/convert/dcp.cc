@@ -6,328 +6,433 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "base/crc32.h"
 #include "base/progress_meter.h"
+#include "convert/dcp_archive.h"
+#include "convert/dcp_folder.h"
 #include "convert/range_stream.h"
 #include "format/dcp_metadata.h"
 #include "format/format_error.h"
+#include "format/safetensors.h"
+#include "format/torch_legacy.h"
 #include "format/torch_zip_reader.h"
-#include "os/small_file.h"
 
 namespace headrace::convert {
 namespace {
 
 namespace fs = std::filesystem;
 using base::ProgressMeter;
-using format::DcpMetadata;
-using format::DcpPiece;
-using format::DcpPlace;
 using format::DcpTensor;
 using Severity = CheckpointProblem::Severity;
 
-constexpr uint64_t kMetadataBytesMax = uint64_t{1} << 30;
 // Of one piece's archive, which has a handful of records.
 constexpr uint64_t kDirectoryBytesMax = uint64_t{64} << 20;
+// Of the pieces that are read in one go.
+constexpr uint64_t kListedBytesMax = uint64_t{64} << 20;
 
-std::string join(const std::string& folder, std::string_view name) {
-  return folder.ends_with('/') ? fmt::format("{}{}", folder, name) : fmt::format("{}/{}", folder, name);
+std::string dtype_and_shape(std::string_view dtype, std::span<const uint64_t> shape) {
+  return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
 }
 
-Result<DcpMetadata> read_metadata(const std::string& folder) {
-  const std::string path = join(folder, ".metadata");
-  const Result<std::vector<std::byte>> bytes = os::read_small_file(path, kMetadataBytesMax);
-  if (!bytes) return std::unexpected(bytes.error());
-  Result<DcpMetadata> metadata = format::parse_dcp_metadata(*bytes);
-  if (!metadata) metadata.error().path = path;
-  return metadata;
-}
-
-// One piece of the folder's data, with the name of what it belongs to.
-struct Placed {
-  std::string_view name;
-  const DcpPlace* place = nullptr;
-};
-
-class Folder {
+// Reads one file of the folder, piece by piece.
+class DcpFileCheck {
  public:
-  Folder(const std::string& path, const DcpMetadata& metadata) : path_(path), metadata_(metadata) {
-    for (const DcpTensor& tensor : metadata.tensors)
-      for (const DcpPiece& piece : tensor.pieces)
-        add(tensor.name, piece.place);
-    for (const format::DcpObject& object : metadata.objects)
-      add(object.name, object.place);
-    check();
-  }
+  DcpFileCheck(Handle& handle, const DcpFolder& folder, const std::string& name, const DcpFile& file,
+               const VerifyOptions& options, DcpProblems& problems, std::vector<DcpStats>& stats)
+      : handle_(handle),
+        folder_(folder),
+        name_(name),
+        file_(file),
+        options_(options),
+        problems_(problems),
+        stats_(stats) {}
 
-  [[nodiscard]] std::span<const Placed> placed_in(std::string_view file) const {
-    const auto found =
-        std::ranges::equal_range(placed, file, {}, [](const Placed& one) { return std::string_view(one.place->file); });
-    return {found.begin(), found.end()};
-  }
-
-  std::vector<CheckpointProblem> problems;
-  std::map<std::string, uint64_t> files;  // by name: length; those that are there
-  std::vector<Placed> placed;             // those that lie inside their file, by file and offset
-
- private:
-  void add(std::string_view name, const std::optional<DcpPlace>& place) {
-    if (place)
-      placed.push_back({name, &*place});
-    else
-      tell(Severity::error, ".metadata", name, 0, "it does not say where this lies");
-  }
-
-  void tell(Severity severity, std::string_view file, std::string_view name, uint64_t offset, std::string text) {
-    problems.push_back({.severity = severity,
-                        .file = join(path_, file),
-                        .tensor = std::string(name),
-                        .offset_bytes = offset,
-                        .text = std::move(text)});
-  }
-
-  // The length of a file beside .metadata; nothing if it is not there, or elsewhere.
-  std::optional<uint64_t> length_of(const std::string& file) {
-    if (const auto known = files.find(file); known != files.end()) return known->second;
-    const fs::path name(file);
-    if (file.empty() || name.is_absolute() || std::ranges::find(name, fs::path("..")) != name.end())
-      return std::nullopt;
-    std::error_code error;
-    const std::string path = join(path_, file);
-    if (!fs::is_regular_file(path, error)) return std::nullopt;
-    const uint64_t bytes = fs::file_size(path, error);
-    if (error) return std::nullopt;
-    files.emplace(file, bytes);
-    return bytes;
-  }
-
-  void check() {
-    for (const std::string& global : metadata_.foreign_globals)
-      tell(Severity::warning, ".metadata", {}, 0,
-           fmt::format(
-               "it names {}, which no writer of torch puts there: torch.distributed.checkpoint.load would import and "
-               "may run it",
-               global));
-    for (const DcpTensor& tensor : metadata_.tensors) {
-      if (!tensor.dtype)
-        tell(Severity::warning, ".metadata", tensor.name, 0,
-             fmt::format("its element type {} is not known here", tensor.dtype_name));
-      if (std::string fault = format::check_dcp_pieces(tensor); !fault.empty())
-        tell(Severity::error, ".metadata", tensor.name, 0, std::move(fault));
-    }
-    std::erase_if(placed, [&](const Placed& one) {
-      const std::optional<uint64_t> length = length_of(one.place->file);
-      if (!length) {
-        tell(Severity::error, one.place->file, one.name, 0,
-             "the metadata say that this file holds it; there is no such file");
-      } else if (one.place->offset_bytes > *length || one.place->bytes > *length - one.place->offset_bytes) {
-        tell(Severity::error, one.place->file, one.name, one.place->offset_bytes,
-             fmt::format("it should have {} bytes at offset {}; the file has {}", one.place->bytes,
-                         one.place->offset_bytes, *length));
-      } else {
-        return false;
-      }
-      return true;
-    });
-    std::ranges::sort(placed, {}, [](const Placed& one) {
-      return std::pair(std::string_view(one.place->file), one.place->offset_bytes);
-    });
-  }
-
-  const std::string& path_;
-  const DcpMetadata& metadata_;
-};
-
-// The sums of the records of one archive, whose bytes come by from front to back.
-class ArchiveCheck {
- public:
-  ArchiveCheck(std::vector<format::ZipEntry> entries) : entries_(std::move(entries)) {
-    std::ranges::sort(entries_, {}, &format::ZipEntry::header_begin);
-  }
-
-  // Bytes of the archive from `offset` on; a fault, or an empty text.
-  std::string add(uint64_t offset, std::span<const std::byte> bytes) {
-    while (at_ < entries_.size()) {
-      const format::ZipEntry& entry = entries_[at_];
-      if (!data_begin_) {
-        // The header, and then the name and extra field that it tells the lengths of.
-        if (offset + bytes.size() <= entry.header_begin) return {};
-        const uint64_t begin = entry.header_begin + header_.size();
-        const uint64_t missing = format::kZipLocalHeaderBytes - header_.size();
-        const std::span<const std::byte> there = bytes.subspan(begin - offset);
-        header_.insert(header_.end(), there.begin(),
-                       there.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(missing, there.size())));
-        if (header_.size() < format::kZipLocalHeaderBytes) return {};
-        const Result<uint64_t> found = format::zip_data_begin(entry, header_);
-        if (!found) return found.error().detail;
-        data_begin_ = *found;
-      }
-      const uint64_t end = *data_begin_ + entry.bytes;
-      const uint64_t from = std::max(offset, *data_begin_), to = std::min(offset + bytes.size(), end);
-      if (from < to) sum_ = base::crc32(bytes.subspan(from - offset, to - from), sum_);
-      if (offset + bytes.size() < end) return {};
-      if (sum_ != entry.sum)
-        return fmt::format(
-            "the CRC-32 of its record {} is {:08x}, and the archive says {:08x}: it was damaged after it was written",
-            format::quote_name(entry.name), sum_, entry.sum);
-      ++at_;
-      header_.clear();
-      data_begin_.reset();
-      sum_ = 0;
-    }
-    return {};
-  }
-
- private:
-  std::vector<format::ZipEntry> entries_;
-  size_t at_ = 0;  // the entry whose bytes come next
-  std::vector<std::byte> header_;
-  std::optional<uint64_t> data_begin_;
-  uint32_t sum_ = 0;
-};
-
-class DcpVerifier {
- public:
-  DcpVerifier(Handle& handle, const std::string& path, const VerifyOptions& options, Verification& result)
-      : handle_(handle), path_(path), options_(options), result_(result) {}
-
-  Status run() {
-    const Result<DcpMetadata> metadata = read_metadata(path_);
-    if (!metadata) {
-      if (metadata.error().code != ErrorCode::corrupt) return std::unexpected(metadata.error());
-      result_.problems.push_back({.file = metadata.error().path,
-                                  .tensor = {},
-                                  .offset_bytes = metadata.error().offset_bytes,
-                                  .text = metadata.error().detail});
-      return {};
-    }
-    Folder folder(path_, *metadata);
-    uint64_t total_bytes = 0;
-    for (const Placed& one : folder.placed)
-      total_bytes += one.place->bytes;
-    ProgressMeter meter(options_.progress, total_bytes);
-    for (const auto& [name, bytes] : folder.files)
-      if (Status checked = check_file(name, bytes, folder.placed_in(name), meter); !checked) return checked;
-    std::ranges::move(folder.problems, std::back_inserter(result_.problems));
-    if (options_.stats == VerifyOptions::Stats::per_tensor)
-      for (const DcpTensor& tensor : metadata->tensors)
-        result_.stats.push_back({.name = tensor.name,
-                                 .dtype = tensor.dtype.value_or(DType::uint8),
-                                 .why_not = "statistics of DCP folders are not there yet"});
-    return {};
-  }
-
- private:
-  Status check_file(const std::string& name, uint64_t bytes, std::span<const Placed> placed, ProgressMeter& meter) {
-    const std::string path = join(path_, name);
+  Result<VerifiedFile> run(ProgressMeter& meter, std::set<std::string, std::less<>>& foreign) {
+    const std::string path = dcp_path(folder_.path, name_);
     Result<File> file = File::open(path, FileMode::read);
     if (!file) return std::unexpected(std::move(file).error());
-    VerifiedFile facts = {.path = path, .format = "dcp", .bytes = bytes};
-    std::vector<FileRange> ranges;
-    std::vector<std::optional<ArchiveCheck>> archives;
-    for (const Placed& one : placed) {
-      ranges.push_back({.file = 0, .offset_bytes = one.place->offset_bytes, .bytes = one.place->bytes});
-      Result<std::optional<ArchiveCheck>> archive = open_archive(*file, path, one);
-      if (!archive) return std::unexpected(std::move(archive).error());
-      (*archive ? facts.summed_bytes : facts.read_bytes) += one.place->bytes;
-      archives.push_back(*std::move(archive));
+    VerifiedFile facts = {.path = path, .format = "dcp", .bytes = file_.bytes};
+    while (next_ < file_.placed.size()) {
+      items_.clear();
+      if (Status listed = list(*file); !listed) return std::unexpected(std::move(listed).error());
+      if (Status read = read_listed(*file, meter, facts); !read) return std::unexpected(std::move(read).error());
+      for (const Item& item : items_)
+        if (item.archive) tell_of(*item.placed, *item.archive, foreign);
     }
-    Result<RangeStream> stream =
-        RangeStream::create(handle_, {*file}, std::move(ranges), options_.progress.interrupted);
+    tell_unsummed();
+    return facts;
+  }
+
+ private:
+  struct Item {
+    uint64_t offset_bytes = 0;
+    uint64_t bytes = 0;
+    const DcpPlaced* placed = nullptr;
+    std::optional<DcpArchive> archive;
+    [[nodiscard]] bool summed() const { return archive && archive->has_sums() && archive->unread_record().empty(); }
+  };
+
+  void tell(Severity severity, const DcpPlaced& placed, std::string text) {
+    problems_.tell(severity, name_, placed.name, placed.place->offset_bytes, std::move(text));
+  }
+
+  void fault(const DcpPlaced& placed, std::string text) { tell(Severity::error, placed, std::move(text)); }
+
+  Status read_listed(const File& file, ProgressMeter& meter, VerifiedFile& facts) {
+    std::vector<FileRange> ranges;
+    for (const Item& item : items_)
+      ranges.push_back({.file = 0, .offset_bytes = item.offset_bytes, .bytes = item.bytes});
+    Result<RangeStream> stream = RangeStream::create(handle_, {file}, std::move(ranges), options_.progress.interrupted);
     if (!stream) return std::unexpected(std::move(stream).error());
     while (true) {
-      const Result<std::optional<Piece>> piece = stream->next();
+      const Result<std::optional<RangePiece>> piece = stream->next();
       if (!piece) return std::unexpected(piece.error());
-      if (!*piece) break;
-      const size_t item = (*piece)->item;
-      meter.add(path, (*piece)->bytes.size());
-      if (!archives[item]) continue;
-      std::string fault = archives[item]->add((*piece)->offset_bytes, (*piece)->bytes);
-      if (fault.empty()) continue;
-      tell(path, placed[item], std::move(fault));
-      archives[item].reset();  // one fault of an archive is enough
+      if (!*piece) return {};
+      meter.add(facts.path, (*piece)->bytes.size());
+      Item& item = items_[(*piece)->item];
+      (item.summed() ? facts.summed_bytes : facts.read_bytes) += (*piece)->bytes.size();
+      if (item.archive && item.archive->fault().empty() && !item.archive->add((*piece)->offset_bytes, (*piece)->bytes))
+        fault(*item.placed, item.archive->fault());
     }
-    result_.files.push_back(std::move(facts));
+  }
+
+  // What each of the next pieces is. Those that are nothing known are not read: that is told already.
+  Status list(const File& file) {
+    listed_bytes_ = 0;
+    for (; next_ < file_.placed.size() && listed_bytes_ < kListedBytesMax; ++next_) {
+      const DcpPlaced& placed = file_.placed[next_];
+      const format::DcpPlace& place = *placed.place;
+      if (options_.progress.interrupted && options_.progress.interrupted())
+        return std::unexpected(
+            Error{.code = ErrorCode::interrupted, .operation = "verify", .detail = "it was stopped"});
+      if (place.offset_bytes < safetensors_end_) {
+        fault(placed, fmt::format("it begins inside a safetensors file, which ends at {}", safetensors_end_));
+        continue;
+      }
+      if (place.transformed) {
+        transformed_ = true;
+        add(placed, place.bytes);
+        continue;
+      }
+      Result<std::vector<std::byte>> first =
+          read_bytes(handle_, file, place.offset_bytes,
+                     std::min<uint64_t>(file_.bytes - place.offset_bytes, format::kLegacyMagicBytesMax));
+      if (!first) return std::unexpected(std::move(first).error());
+      if (begins_like_safetensors(*first, file_.bytes - place.offset_bytes)) {
+        size_t stop = next_ + 1;
+        while (stop < file_.placed.size() && file_.placed[stop].place->offset_bytes == place.offset_bytes)
+          ++stop;
+        if (Status checked = list_safetensors(file, std::span(file_.placed).subspan(next_, stop - next_)); !checked)
+          return checked;
+        safetensors_end_ = file_.bytes;
+        next_ = stop - 1;
+        continue;
+      }
+      first->resize(std::min<uint64_t>(first->size(), place.bytes));
+      Status listed;
+      if (format::is_zip(*first)) {
+        listed = list_zip(file, placed);
+      } else if (format::is_torch_legacy(*first)) {
+        listed = list_legacy(file, placed);
+      } else {
+        fault(placed, fmt::format("it is no archive of torch.save: its {} bytes begin with [{}]", place.bytes,
+                                  fmt::join(std::span(*first).first(std::min<size_t>(first->size(), 4)), " ")));
+      }
+      if (!listed) return listed;
+    }
     return {};
   }
 
-  void tell(const std::string& path, const Placed& one, std::string text) {
-    result_.problems.push_back({.file = path,
-                                .tensor = std::string(one.name),
-                                .offset_bytes = one.place->offset_bytes,
-                                .text = std::move(text)});
+  void add(const DcpPlaced& placed, uint64_t bytes) {
+    items_.push_back({.offset_bytes = placed.place->offset_bytes, .bytes = bytes, .placed = &placed, .archive = {}});
   }
 
-  // What its end says of its records; none where the piece is no zip archive, and a problem where it is a damaged one.
-  Result<std::optional<ArchiveCheck>> open_archive(const File& file, const std::string& path, const Placed& one) {
-    const DcpPlace& place = *one.place;
-    Result<std::vector<std::byte>> first = read(file, place.offset_bytes, std::min<uint64_t>(place.bytes, 4));
-    if (!first) return std::unexpected(std::move(first).error());
-    if (!format::is_zip(*first)) return std::optional<ArchiveCheck>();
-    const uint64_t tail_bytes = std::min(place.bytes, format::kZipTailBytesMax);
-    Result<std::vector<std::byte>> tail = read(file, place.offset_bytes + place.bytes - tail_bytes, tail_bytes);
-    if (!tail) return std::unexpected(std::move(tail).error());
-    const auto damaged = [&](const Error& error) {
-      tell(path, one, error.detail);
-      return std::optional<ArchiveCheck>();
+  Status list_zip(const File& file, const DcpPlaced& placed) {
+    const format::DcpPlace& place = *placed.place;
+    const auto damaged = [&](const Error& error) -> Status {
+      fault(placed, error.detail);
+      return {};
     };
+    const uint64_t tail_bytes = std::min(place.bytes, format::kZipTailBytesMax);
+    Result<std::vector<std::byte>> tail =
+        read_bytes(handle_, file, place.offset_bytes + place.bytes - tail_bytes, tail_bytes);
+    if (!tail) return std::unexpected(std::move(tail).error());
     const Result<format::ZipDirectory> where = format::find_zip_directory(*tail, place.bytes);
     if (!where) return damaged(where.error());
     if (where->bytes > kDirectoryBytesMax)
       return damaged(
           Error{.code = ErrorCode::corrupt,
                 .detail = fmt::format("the directory of its archive is larger than {} bytes", kDirectoryBytesMax)});
-    Result<std::vector<std::byte>> directory = read(file, place.offset_bytes + where->begin, where->bytes);
+    Result<std::vector<std::byte>> directory =
+        read_bytes(handle_, file, place.offset_bytes + where->begin, where->bytes);
     if (!directory) return std::unexpected(std::move(directory).error());
     Result<std::vector<format::ZipEntry>> entries = format::parse_zip_directory(*directory, *where);
     if (!entries) return damaged(entries.error());
-    return std::optional<ArchiveCheck>(std::in_place, *std::move(entries));
+    Result<format::TorchZipContents> contents = format::torch_zip_contents_of(*entries);
+    if (!contents) return damaged(contents.error());
+    DcpStats* stats = stats_.empty() || placed.tensor == nullptr ? nullptr : &stats_[placed.tensor_index];
+    add(placed, place.bytes);
+    listed_bytes_ += where->bytes;
+    items_.back().archive.emplace(*std::move(entries), *std::move(contents), placed, stats);
+    return {};
   }
 
-  Result<std::vector<std::byte>> read(const File& file, uint64_t offset, uint64_t bytes) {
-    std::vector<std::byte> target(bytes);
-    Result<Transfer> transfer = handle_.read(file, {.offset_bytes = offset, .target = {target.data(), bytes, {}}});
-    if (!transfer) return std::unexpected(std::move(transfer).error());
-    if (const Result<uint64_t> done = transfer->result(); !done) return std::unexpected(done.error());
-    return target;
+  // torch.save writes these only when it is told to. Their storages' lengths follow from what is compared here.
+  Status list_legacy(const File& file, const DcpPlaced& placed) {
+    constexpr uint64_t kPicklesBytesMax = uint64_t{1} << 20;
+    const format::DcpPlace& place = *placed.place;
+    Result<std::vector<std::byte>> bytes =
+        read_bytes(handle_, file, place.offset_bytes, std::min(place.bytes, kPicklesBytesMax));
+    if (!bytes) return std::unexpected(std::move(bytes).error());
+    const auto parse = [](std::span<const std::byte> rest) {
+      return parse_pickle(rest, {.unknown_globals = UnknownGlobals::collect, .protocols = PickleProtocols::later});
+    };
+    const Result<uint64_t> lead =
+        format::torch_legacy_lead_bytes(*bytes, [&](std::span<const std::byte> rest) -> Result<uint64_t> {
+          const Result<Pickle> pickle = parse(rest);
+          if (!pickle) return std::unexpected(pickle.error());
+          return pickle->consumed_bytes();
+        });
+    if (!lead) {
+      fault(placed, lead.error().detail);
+      return {};
+    }
+    legacy_ = true;
+    add(placed, place.bytes);
+    const Result<Pickle> object = parse(std::span(*bytes).subspan(*lead));
+    if (!object && placed.tensor == nullptr) return {};
+    if (!object) {
+      fault(placed, object.error().detail);
+      return {};
+    }
+    const format::DcpContent content = format::describe_dcp_piece(*object);
+    std::string text = format::compare_dcp_piece(content, placed.tensor, placed.piece);
+    if (text.empty() && content.kind == format::DcpContent::Kind::tensor && content.storage_bytes > place.bytes)
+      text = fmt::format("its storage of {} bytes is longer than its archive", content.storage_bytes);
+    if (!text.empty()) fault(placed, std::move(text));
+    return {};
+  }
+
+  // FileSystemWriter(serialization_format=SAFETENSORS): all tensors of a file in one safetensors file at its end, named as
+  // they are; the metadata tell where that begins.
+  Status list_safetensors(const File& file, std::span<const DcpPlaced> group) {
+    const uint64_t begin = group.front().place->offset_bytes, bytes = file_.bytes - begin;
+    Result<std::vector<std::byte>> first = read_bytes(handle_, file, begin, format::kSafetensorsLengthBytes);
+    if (!first) return std::unexpected(std::move(first).error());
+    const Result<uint64_t> json_bytes = format::safetensors_header_bytes(*first, bytes);
+    if (!json_bytes) {
+      fault(group.front(), json_bytes.error().detail);
+      return {};
+    }
+    Result<std::vector<std::byte>> json =
+        read_bytes(handle_, file, begin + format::kSafetensorsLengthBytes, *json_bytes);
+    if (!json) return std::unexpected(std::move(json).error());
+    const Result<format::SafetensorsHeader> header = format::parse_safetensors(*json, bytes);
+    if (!header) {
+      fault(group.front(), header.error().detail);
+      return {};
+    }
+    safetensors_ = true;
+    add(group.front(), bytes);
+    std::map<std::string_view, const format::SafetensorsTensor*> there;
+    for (const format::SafetensorsTensor& tensor : header->tensors)
+      there.emplace(tensor.name, &tensor);
+    for (const DcpPlaced& placed : group) {
+      const auto found = there.find(placed.name);
+      if (placed.tensor == nullptr || found == there.end()) {
+        fault(placed, "the metadata say that the safetensors file at this place holds it, and it does not");
+        continue;
+      }
+      const format::SafetensorsTensor& tensor = *found->second;
+      // Of elements below a byte safetensors counts more than torch.
+      const std::string_view dtype = dtype_facts(tensor.dtype).name;
+      if (dtype == placed.tensor->dtype_name &&
+          (tensor.shape == placed.piece->shape || dtype_facts(tensor.dtype).bits % 8 != 0))
+        continue;
+      fault(placed,
+            fmt::format("its safetensors file holds {}, and the metadata say {}", dtype_and_shape(dtype, tensor.shape),
+                        dtype_and_shape(placed.tensor->dtype_name, placed.piece->shape)));
+    }
+    return {};
+  }
+
+  void tell_of(const DcpPlaced& placed, const DcpArchive& archive, std::set<std::string, std::less<>>& foreign) {
+    if (!archive.unread_record().empty())
+      tell(Severity::warning, placed,
+           fmt::format("record {} of its archive is compressed or encrypted, as torch.save never does, and was not "
+                       "checked",
+                       format::quote_name(archive.unread_record())));
+    if (!archive.content() && archive.fault().empty() && archive.unread_record().empty())
+      tell(
+          Severity::warning, placed,
+          "the pickle of its archive was not looked into: it is longer than is read here, or of a kind that torch.save "
+          "does not write; torch.distributed.checkpoint.load would run it");
+    if (!archive.content()) return;
+    for (const std::string& global : archive.content()->foreign_globals)
+      if (foreign.insert(global).second)
+        tell(Severity::warning, placed,
+             fmt::format("the pickle of its archive names {}, which is not among the names that torch's weights_only "
+                         "admits: {}",
+                         format::quote_name(global),
+                         placed.tensor == nullptr ? "torch.distributed.checkpoint.load would import and may run it"
+                                                  : "torch.distributed.checkpoint.load refuses it"));
+    if (placed.tensor != nullptr && archive.content()->kind != format::DcpContent::Kind::tensor &&
+        archive.fault().empty())
+      tell(Severity::warning, placed,
+           "it is a tensor of a kind that is not looked into here: its shape and element type were not compared with "
+           "the metadata");
+  }
+
+  void tell_unsummed() {
+    const auto note = [&](std::string_view what) {
+      problems_.tell(Severity::note, name_, {}, 0, fmt::format("{}: they could be read, and hold no checksums", what));
+    };
+    if (transformed_) note("pieces of it went through transformations of the writer's user");
+    if (legacy_) note("pieces of it are legacy archives of torch.save");
+    if (safetensors_) note("its tensors are a safetensors file");
   }
 
   Handle& handle_;
-  const std::string& path_;
+  const DcpFolder& folder_;
+  const std::string& name_;
+  const DcpFile& file_;
   const VerifyOptions& options_;
-  Verification& result_;
+  DcpProblems& problems_;
+  std::vector<DcpStats>& stats_;  // by tensor; none: they are not wanted
+  std::vector<Item> items_;
+  size_t next_ = 0;            // the first piece that was not listed
+  uint64_t listed_bytes_ = 0;  // of the directories in items_
+  uint64_t safetensors_end_ = 0;
+  bool transformed_ = false, legacy_ = false, safetensors_ = false;
 };
+
+TensorStats stats_of(const DcpTensor& tensor, const DcpStats& found) {
+  TensorStats told = {.name = tensor.name, .dtype = tensor.dtype.value_or(DType::uint8), .why_not = found.why_not};
+  const uint32_t width = tensor.dtype ? stats_element_bytes(*tensor.dtype) : 0;
+  const uint64_t parts = width == 0 ? 1 : dtype_facts(told.dtype).torch_bytes / width;
+  if (told.why_not.empty() && !tensor.dtype) told.why_not = "its element type is not known here";
+  if (told.why_not.empty() && width == 0) told.why_not = "elements of less than a byte are not counted";
+  if (told.why_not.empty() && found.sum.elements / parts != element_count(tensor.shape))
+    told.why_not =
+        "not all of its pieces are whole, uncompressed archives of torch.save with plain elements side by side";
+  if (!told.why_not.empty()) return told;
+  told.elements = found.sum.elements;
+  told.nan = found.sum.nan;
+  told.inf = found.sum.inf;
+  told.zero = found.sum.zero;
+  if (found.sum.min <= found.sum.max) {
+    told.min = found.sum.min;
+    told.max = found.sum.max;
+  }
+  return told;
+}
+
+// A folder that was saved with use_collectives=False has no .metadata and __0.metadata, or more of them.
+bool has_metadata_of_ranks(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(dcp_path(path, "__0.metadata"), error);
+}
+
+bool holds_other_checkpoint(const std::string& path) {
+  const Result<CheckpointFiles> found = find_checkpoint_files(path);
+  return found || (found.error().code != ErrorCode::unavailable && found.error().errno_value != ENOENT);
+}
+
+// What may be named, and is no folder with a .metadata in it.
+Status check_dcp_path(const std::string& path) {
+  constexpr std::string_view kFinding = "find checkpoint";
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const std::string folder = fs::path(path).parent_path().string();
+    return std::unexpected(
+        Error{.code = ErrorCode::invalid_argument,
+              .operation = std::string(kFinding),
+              .path = path,
+              .detail = fmt::format("this is a file of a folder of torch.distributed.checkpoint: name the folder, {}",
+                                    folder.empty() ? "." : folder)});
+  }
+  if (fs::exists(fs::symlink_status(dcp_path(path, ".metadata"), error))) return {};
+  return std::unexpected(Error{
+      .code = ErrorCode::unavailable,
+      .operation = std::string(kFinding),
+      .path = path,
+      .detail = "this is a folder of torch.distributed.checkpoint that was saved with use_collectives=False: each "
+                "rank has a __N.metadata of its own, and only folders with one .metadata are read"});
+}
+
+Status verify_folder(Handle& handle, const std::string& path, const VerifyOptions& options, DcpProblems& problems,
+                     Verification& result) {
+  Result<std::unique_ptr<DcpFolder>> opened = DcpFolder::open(handle, path, options.progress.interrupted, problems);
+  if (!opened && opened.error().code != ErrorCode::corrupt) return std::unexpected(std::move(opened).error());
+  if (!opened) {
+    problems.tell(Severity::error, ".metadata", {}, opened.error().offset_bytes, opened.error().detail);
+    return {};
+  }
+  const DcpFolder& folder = **opened;
+  uint64_t total_bytes = 0;
+  for (const auto& [name, file] : folder.files)
+    for (const DcpPlaced& one : file.placed)
+      total_bytes += one.place->bytes;
+  ProgressMeter meter(options.progress, total_bytes);
+  const bool counted = options.stats == VerifyOptions::Stats::per_tensor;
+  std::vector<DcpStats> stats(counted ? folder.metadata.tensors.size() : 0);
+  std::set<std::string, std::less<>> foreign;
+  for (const auto& [name, file] : folder.files) {
+    Result<VerifiedFile> checked =
+        DcpFileCheck(handle, folder, name, file, options, problems, stats).run(meter, foreign);
+    if (!checked) return std::unexpected(std::move(checked).error());
+    result.files.push_back(*std::move(checked));
+  }
+  for (size_t t = 0; t < stats.size(); ++t)
+    result.stats.push_back(stats_of(folder.metadata.tensors[t], stats[t]));
+  return {};
+}
 
 }  // namespace
 
-bool is_dcp_folder(const std::string& path) {
+bool is_dcp(const std::string& path) {
   std::error_code error;
-  return fs::is_directory(path, error) && fs::is_regular_file(join(path, ".metadata"), error);
+  if (fs::is_regular_file(path, error)) {
+    const std::string name = fs::path(path).filename().string(), folder = fs::path(path).parent_path().string();
+    if (name == ".metadata" || (name.starts_with("__") && name.ends_with(".metadata"))) return true;
+    return name.ends_with(".distcp") && fs::exists(dcp_path(folder.empty() ? "." : folder, ".metadata"), error);
+  }
+  if (!fs::is_directory(path, error)) return false;
+  if (fs::is_regular_file(dcp_path(path, ".metadata"), error)) return true;
+  const bool named = fs::exists(fs::symlink_status(dcp_path(path, ".metadata"), error));
+  return (named || has_metadata_of_ranks(path)) && !holds_other_checkpoint(path);
 }
 
-Result<Inspection> inspect_dcp(const std::string& path) {
-  const Result<DcpMetadata> metadata = read_metadata(path);
-  if (!metadata) return std::unexpected(metadata.error());
-  Folder folder(path, *metadata);
+Result<Inspection> inspect_dcp(Handle& handle, const std::string& path, const InspectOptions& options) {
+  if (Status good = check_dcp_path(path); !good) return std::unexpected(std::move(good).error());
+  DcpProblems problems(path);
+  const Result<std::unique_ptr<DcpFolder>> opened = DcpFolder::open(handle, path, options.interrupted, problems);
+  if (!opened) return std::unexpected(opened.error());
+  const DcpFolder& folder = **opened;
   Inspection inspection;
   inspection.path = path;
-  inspection.problems = std::move(folder.problems);
-  std::map<std::string_view, uint32_t> numbers;
-  for (const auto& [name, bytes] : folder.files) {
-    numbers.emplace(name, static_cast<uint32_t>(inspection.files.size()));
-    InspectedFile& file =
-        inspection.files.emplace_back(InspectedFile{.path = join(path, name), .format = "dcp", .bytes = bytes});
-    for (const Placed& one : folder.placed_in(name)) {
-      ++file.storages;
-      file.storage_bytes += one.place->bytes;
+  inspection.problems = problems.take();
+  // Of each place: the file that holds it.
+  std::map<const format::DcpPlace*, uint32_t> numbers;
+  for (const auto& [name, file] : folder.files) {
+    const auto number = static_cast<uint32_t>(inspection.files.size());
+    InspectedFile& told = inspection.files.emplace_back(
+        InspectedFile{.path = dcp_path(path, name), .format = "dcp", .bytes = file.bytes});
+    for (const DcpPlaced& one : file.placed) {
+      numbers.emplace(one.place, number);
+      ++told.storages;
+      told.storage_bytes += one.place->bytes;
     }
   }
-  for (const DcpTensor& tensor : metadata->tensors) {
+  for (const DcpTensor& tensor : folder.metadata.tensors) {
     InspectedTensor told = {.name = tensor.name, .dtype = tensor.dtype.value_or(DType::uint8), .shape = tensor.shape};
     const uint64_t elements = element_count(tensor.shape);
     if (__builtin_mul_overflow(elements, dtype_facts(told.dtype).torch_bytes, &told.bytes)) told.bytes = 0;
@@ -337,26 +442,32 @@ Result<Inspection> inspect_dcp(const std::string& path) {
     for (size_t d = tensor.shape.size(); d-- > 0; stride *= std::max<uint64_t>(tensor.shape[d], 1))
       told.strides[d] = static_cast<int64_t>(stride);
     if (!tensor.pieces.empty() && tensor.pieces.front().place) {
-      const DcpPlace& place = *tensor.pieces.front().place;
-      if (const auto number = numbers.find(place.file); number != numbers.end()) told.file = number->second;
+      const format::DcpPlace& place = folder.metadata.places[*tensor.pieces.front().place];
+      if (const auto number = numbers.find(&place); number != numbers.end()) told.file = number->second;
       told.offset_bytes = place.offset_bytes;
       told.alignment_bytes = place.offset_bytes == 0 ? 0 : uint64_t{1} << std::countr_zero(place.offset_bytes);
     }
     inspection.tensors.push_back(std::move(told));
   }
-  for (const format::DcpObject& object : metadata->objects)
+  for (const format::DcpObject& object : folder.metadata.objects) {
+    const format::DcpPlace* place = object.place ? &folder.metadata.places[*object.place] : nullptr;
     inspection.others.push_back(
         {.name = object.name,
-         .text = object.place ? fmt::format("an object of {} bytes in {}", object.place->bytes, object.place->file)
-                              : std::string("an object")});
+         .text = place != nullptr && numbers.contains(place)
+                     ? fmt::format("an object of {} bytes in {}", place->bytes, folder.metadata.files[place->file])
+                     : std::string("an object")});
+  }
   return inspection;
 }
 
 Result<Verification> verify_dcp(Handle& handle, const std::string& path, const VerifyOptions& options) {
+  if (Status good = check_dcp_path(path); !good) return std::unexpected(std::move(good).error());
   Verification result;
   result.path = path;
-  if (Status done = DcpVerifier(handle, path, options, result).run(); !done)
+  DcpProblems problems(path);
+  if (Status done = verify_folder(handle, path, options, problems, result); !done)
     return std::unexpected(std::move(done).error());
+  result.problems = problems.take();
   return result;
 }
 

@@ -155,7 +155,7 @@ uint64_t element_count(const std::vector<uint64_t>& shape) noexcept {
 }
 
 Result<Inspection> inspect_checkpoint(Handle& handle, const std::string& path, const InspectOptions& options) {
-  if (convert::is_dcp_folder(path)) return convert::inspect_dcp(path);
+  if (convert::is_dcp(path)) return convert::inspect_dcp(handle, path, options);
   const LoadOptions load = {.interrupted = options.interrupted, .protocols = PickleProtocols::later};
   Result<CheckpointSet> set = CheckpointSet::open(handle, path, load);
   if (!set) return std::unexpected(std::move(set).error());

@@ -276,7 +276,7 @@ bool Verification::good() const noexcept {
 }
 
 Result<Verification> verify_checkpoint(Handle& handle, const std::string& path, const VerifyOptions& options) {
-  if (convert::is_dcp_folder(path)) return convert::verify_dcp(handle, path, options);
+  if (convert::is_dcp(path)) return convert::verify_dcp(handle, path, options);
   Verification result;
   result.path = path;
   const auto tell = [&](const Error& error) {

@@ -5,9 +5,11 @@
 #include "format/dcp_metadata.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include <headrace/pickle.h>
@@ -18,6 +20,7 @@ namespace headrace::format {
 namespace {
 
 constexpr std::string_view kReading = "read DCP metadata";
+constexpr size_t kDimensionsMax = 64;  // as torch
 
 // Everything that torch's own planner and file writer put into the file: a closed list of whole names, since a prefix would admit
 // functions of the same modules.
@@ -47,43 +50,77 @@ bool is_expected(std::string_view global) {
   return global.starts_with("torch.") && dtype_from_name(global.substr(6)).has_value();
 }
 
+// Errors stay until run() looks: functions give nothing once there is one.
 class Reader {
  public:
-  explicit Reader(const Pickle& pickle) : pickle_(pickle) {}
+  Reader(const Pickle& pickle, uint64_t bytes, const std::function<bool()>& interrupted)
+      : pickle_(pickle), work_max_(bytes), interrupted_(interrupted), first_steps_(pickle.node_count(), kPickleNoStep) {
+    for (uint32_t i = 0; i < pickle.steps().size(); ++i) {
+      const PickleStep& step = pickle.steps()[i];
+      if (step.kind != PickleStepKind::create && first_steps_[step.first] == kPickleNoStep)
+        first_steps_[step.first] = i;
+    }
+  }
 
   Result<DcpMetadata> run() {
-    DcpMetadata metadata;
     for (const PickleGlobal& global : pickle_.globals())
-      if (!is_expected(global.qualified_name)) metadata.foreign_globals.push_back(global.qualified_name);
-    if (class_of(pickle_.root()) != "torch.distributed.checkpoint.metadata.Metadata")
-      return fail(pickle_.root(), "the pickle holds no Metadata of torch.distributed.checkpoint");
-    const std::optional<PickleNode> version = field(pickle_.root(), "version");
-    if (version) metadata.version = pickle_.text(*version).value_or("");
-    const std::optional<PickleNode> state = field(pickle_.root(), "state_dict_metadata");
-    if (!state || pickle_.kind(*state) != PickleKind::dict)
-      return fail(pickle_.root(), "it has no state_dict_metadata");
-    if (const std::optional<PickleNode> storage = field(pickle_.root(), "storage_data")) read_places(*storage);
-    for (const PickleEntry& entry : pickle_.entries(*state)) {
-      const std::optional<std::string_view> name = pickle_.text(entry.key);
-      if (!name) return fail(entry.key, "a key of state_dict_metadata is no text");
-      const std::string_view kind = class_of(entry.value);
-      if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata") {
-        metadata.objects.push_back({.name = std::string(*name), .place = place_of(*name, {})});
-      } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
-        Result<DcpTensor> tensor = read_tensor(*name, entry.value);
-        if (!tensor) return std::unexpected(std::move(tensor).error());
-        metadata.tensors.push_back(*std::move(tensor));
-      } else {
-        return fail(entry.value, fmt::format("{} is described by {}, which is neither tensor nor bytes",
-                                             quote_name(*name), kind.empty() ? "something unknown" : kind));
-      }
-    }
-    return metadata;
+      if (!is_expected(global.qualified_name)) metadata_.foreign_globals.push_back(global.qualified_name);
+    read_all();
+    if (error_) return std::unexpected(*std::move(error_));
+    return std::move(metadata_);
   }
 
  private:
-  std::unexpected<Error> fail(PickleNode node, std::string detail) const {
-    return corrupt(kReading, pickle_.offset_bytes(node), std::move(detail));
+  // What a writer needs at the least for one: a chunk takes 40 bytes of pickle and more, its place as many.
+  static constexpr uint64_t kChunkBytes = 16;
+
+  void fail(PickleNode node, std::string detail) {
+    if (!error_) error_ = corrupt(kReading, pickle_.offset_bytes(node), std::move(detail)).error();
+  }
+
+  // Every step that the graph makes us take was paid for by bytes of the pickle, unless objects are shared.
+  bool spend(PickleNode node, uint64_t work) {
+    constexpr uint64_t kAskEvery = 256;
+    if (error_) return false;
+    work_ += work;
+    if (work_ > work_max_)
+      fail(node,
+           "its objects stand at so many places that there is more to read than the file holds; writers of torch share "
+           "none of them");
+    if (++spent_ % kAskEvery == 0 && interrupted_ && interrupted_())
+      error_ = Error{.code = ErrorCode::interrupted, .operation = std::string(kReading), .detail = "it was stopped"};
+    return !error_;
+  }
+
+  // Calls `use` with the operands of each step of `kind` that `node` went through, in order.
+  template <typename Use>
+  void for_steps(PickleNode node, PickleStepKind kind, const Use& use) {
+    for (uint32_t i = first_steps_[node]; i != kPickleNoStep; i = pickle_.steps()[i].next) {
+      const PickleStep& step = pickle_.steps()[i];
+      if (!spend(node, 1)) return;
+      if (step.kind == kind) use(pickle_.operands(step));
+    }
+  }
+
+  template <typename Use>
+  void for_entries(PickleNode dict, const Use& use) {
+    for_steps(dict, PickleStepKind::set_items, [&](std::span<const PickleNode> items) {
+      for (size_t i = 0; i + 1 < items.size() && spend(dict, 1); i += 2)
+        use(items[i], items[i + 1]);
+    });
+  }
+
+  // Of a dataclass: its states are dicts from names to values, and the last one counts, as in Python.
+  template <size_t kCount>
+  std::array<std::optional<PickleNode>, kCount> fields(PickleNode instance, const std::string_view (&names)[kCount]) {
+    std::array<std::optional<PickleNode>, kCount> found;
+    for_steps(instance, PickleStepKind::build, [&](std::span<const PickleNode> state) {
+      for_entries(state.front(), [&](PickleNode key, PickleNode value) {
+        for (size_t i = 0; i < kCount; ++i)
+          if (pickle_.text(key) == names[i]) found[i] = value;
+      });
+    });
+    return found;
   }
 
   // The class of an instance, by its qualified name.
@@ -93,109 +130,187 @@ class Reader {
     return global ? std::string_view(pickle_.globals()[*global].qualified_name) : std::string_view();
   }
 
-  // Of a dataclass: its state is a dict from names to values.
-  std::optional<PickleNode> field(PickleNode instance, std::string_view name) const {
-    for (const PickleNode state : pickle_.states(instance))
-      for (const PickleEntry& entry : pickle_.entries(state))
-        if (pickle_.text(entry.key) == name) return entry.value;
-    return std::nullopt;
-  }
-
   // torch.Size(...), or a tuple or list of integers.
-  std::optional<std::vector<uint64_t>> sizes(std::optional<PickleNode> node) const {
+  std::optional<std::vector<uint64_t>> sizes(std::optional<PickleNode> node) {
     if (!node) return std::nullopt;
     if (class_of(*node) == "torch.Size") {
       const std::span<const PickleNode> arguments = pickle_.tuple_items(pickle_.call(*node)->arguments);
       if (arguments.size() != 1) return std::nullopt;
       node = arguments.front();
     }
-    if (pickle_.kind(*node) != PickleKind::tuple && pickle_.kind(*node) != PickleKind::list) return std::nullopt;
-    const std::vector<PickleNode> appended = pickle_.appended(*node);
-    const std::span<const PickleNode> items =
-        pickle_.kind(*node) == PickleKind::list ? std::span(appended) : pickle_.tuple_items(*node);
     std::vector<uint64_t> all;
-    for (const PickleNode item : items) {
-      const std::optional<int64_t> size = pickle_.integer(item);
-      if (!size || *size < 0) return std::nullopt;
-      all.push_back(static_cast<uint64_t>(*size));
-    }
+    bool good = true;
+    const auto add = [&](std::span<const PickleNode> items) {
+      for (const PickleNode item : items) {
+        const std::optional<int64_t> size = pickle_.integer(item);
+        good = good && spend(item, 1) && size && *size >= 0 && all.size() < kDimensionsMax;
+        if (!good) return;
+        all.push_back(static_cast<uint64_t>(*size));
+      }
+    };
+    if (pickle_.kind(*node) == PickleKind::tuple)
+      add(pickle_.tuple_items(*node));
+    else if (pickle_.kind(*node) == PickleKind::list)
+      for_steps(*node, PickleStepKind::append, add);
+    else
+      return std::nullopt;
+    if (!good || error_) return std::nullopt;
     return all;
+  }
+
+  // Equal texts have one number. A node that stands at many places is looked at once.
+  uint32_t number_of(PickleNode text) {
+    const auto [known, added] = numbers_by_node_.try_emplace(text, 0);
+    if (added) {
+      const auto number = static_cast<uint32_t>(numbers_by_text_.size());
+      known->second = numbers_by_text_.try_emplace(*pickle_.text(text), number).first->second;
+    }
+    return known->second;
+  }
+
+  void read_all() {
+    const PickleNode root = pickle_.root();
+    if (class_of(root) != "torch.distributed.checkpoint.metadata.Metadata")
+      return fail(root, "the pickle holds no Metadata of torch.distributed.checkpoint");
+    const auto [version, state, storage] = fields(root, {"version", "state_dict_metadata", "storage_data"});
+    if (version) metadata_.version = pickle_.text(*version).value_or("");
+    if (!state || pickle_.kind(*state) != PickleKind::dict) return fail(root, "it has no state_dict_metadata");
+    if (storage) read_places(*storage);
+    // A key that is set twice keeps its place and gets the last value.
+    std::vector<PickleEntry> entries;
+    std::unordered_map<uint32_t, size_t> places;
+    for_entries(*state, [&](PickleNode key, PickleNode value) {
+      if (!pickle_.text(key)) return fail(key, "a key of state_dict_metadata is no text");
+      const auto [known, added] = places.try_emplace(number_of(key), entries.size());
+      if (added) entries.push_back({.key = key});
+      entries[known->second].value = value;
+    });
+    for (const PickleEntry& entry : entries) {
+      if (error_) return;
+      read_described(entry.key, entry.value);
+    }
+  }
+
+  void read_described(PickleNode key, PickleNode value) {
+    const std::string_view name = *pickle_.text(key);
+    const std::string_view kind = class_of(value);
+    if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata")
+      metadata_.objects.push_back({.name = std::string(name), .place = place_of(number_of(key), std::nullopt)});
+    else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata")
+      read_tensor(key, value);
+    else
+      fail(value, fmt::format("{} is described by {}, which is neither tensor nor bytes", quote_name(name),
+                              kind.empty() ? "something unknown" : quote_name(kind)));
   }
 
   // What storage_data says of (name, offset): MetadataIndex to _StorageInfo.
   void read_places(PickleNode storage) {
-    for (const PickleEntry& entry : pickle_.entries(storage)) {
-      const std::optional<PickleNode> name = field(entry.key, "fqn");
-      const std::optional<PickleNode> file = field(entry.value, "relative_path");
-      const std::optional<PickleNode> offset = field(entry.value, "offset"), length = field(entry.value, "length");
-      if (!name || !file || !offset || !length) continue;
-      const std::optional<std::string_view> text = pickle_.text(*name), path = pickle_.text(*file);
+    std::unordered_map<uint32_t, uint32_t> files;
+    for_entries(storage, [&](PickleNode key, PickleNode value) {
+      const auto [name, offsets] = fields(key, {"fqn", "offset"});
+      const auto [file, offset, length, transforms] =
+          fields(value, {"relative_path", "offset", "length", "transform_descriptors"});
+      if (!name || !file || !offset || !length || !pickle_.text(*name) || !pickle_.text(*file)) return;
       const std::optional<int64_t> begin = pickle_.integer(*offset), bytes = pickle_.integer(*length);
-      if (!text || !path || !begin || !bytes || *begin < 0 || *bytes < 0) continue;
-      places_.insert_or_assign(
-          {std::string(*text), sizes(field(entry.key, "offset")).value_or(std::vector<uint64_t>())},
-          DcpPlace{.file = std::string(*path),
-                   .offset_bytes = static_cast<uint64_t>(*begin),
-                   .bytes = static_cast<uint64_t>(*bytes)});
-    }
+      if (!begin || !bytes || *begin < 0 || *bytes < 0) return;
+      if (pickle_.text(*file)->size() > kDcpPathBytesMax)
+        return fail(*file, fmt::format("the path of a piece is longer than {} bytes", kDcpPathBytesMax));
+      const auto [known, added] = files.try_emplace(number_of(*file), static_cast<uint32_t>(metadata_.files.size()));
+      if (added) metadata_.files.emplace_back(*pickle_.text(*file));
+      // As torch looks it up: no offset is another key than that of a tensor without dimensions.
+      Offsets at;
+      if (offsets && pickle_.kind(*offsets) != PickleKind::none) {
+        at = sizes(offsets);
+        if (!at || pickle_.kind(*offsets) == PickleKind::list) return;
+      }
+      const auto [place, fresh] =
+          places_.try_emplace({number_of(*name), std::move(at)}, static_cast<uint32_t>(metadata_.places.size()));
+      if (fresh) metadata_.places.emplace_back();
+      metadata_.places[place->second] = {.file = known->second,
+                                         .offset_bytes = static_cast<uint64_t>(*begin),
+                                         .bytes = static_cast<uint64_t>(*bytes),
+                                         .transformed = transforms && holds_any(*transforms)};
+    });
   }
 
-  std::optional<DcpPlace> place_of(std::string_view name, std::vector<uint64_t> offsets) const {
-    const auto found = places_.find({std::string(name), std::move(offsets)});
+  bool holds_any(PickleNode items) {
+    bool any = !pickle_.tuple_items(items).empty();
+    for_steps(items, PickleStepKind::append, [&](std::span<const PickleNode> more) { any |= !more.empty(); });
+    return any;
+  }
+
+  using Offsets = std::optional<std::vector<uint64_t>>;
+
+  std::optional<uint32_t> place_of(uint32_t name, Offsets offsets) const {
+    const auto found = places_.find({name, std::move(offsets)});
     if (found == places_.end()) return std::nullopt;
     return found->second;
   }
 
-  Result<DcpTensor> read_tensor(std::string_view name, PickleNode node) const {
-    DcpTensor tensor = {.name = std::string(name)};
-    const std::optional<std::vector<uint64_t>> shape = sizes(field(node, "size"));
-    const std::optional<PickleNode> chunks = field(node, "chunks");
-    if (!shape || !chunks || pickle_.kind(*chunks) != PickleKind::list)
-      return fail(node, fmt::format("tensor {} has no size or no chunks", quote_name(name)));
+  void read_tensor(PickleNode key, PickleNode node) {
+    DcpTensor tensor = {.name = std::string(*pickle_.text(key))};
+    const auto [size, chunks, properties] = fields(node, {"size", "chunks", "properties"});
+    const std::optional<std::vector<uint64_t>> shape = sizes(size);
+    if (!shape || !chunks || (pickle_.kind(*chunks) != PickleKind::list && pickle_.kind(*chunks) != PickleKind::tuple))
+      return fail(node, fmt::format("tensor {} has no size or no chunks", quote_name(tensor.name)));
     tensor.shape = *shape;
-    if (const std::optional<PickleNode> properties = field_or_state(node)) {
-      const std::span<const PickleNode> facts = pickle_.tuple_items(*properties);
-      if (!facts.empty() && pickle_.global(facts.front())) {
-        std::string_view global = pickle_.globals()[*pickle_.global(facts.front())].qualified_name;
-        if (global.starts_with("torch.")) global.remove_prefix(6);
-        tensor.dtype_name = global;
-        tensor.dtype = dtype_from_name(global);
+    std::string_view dtype = properties ? dtype_of(*properties) : std::string_view();
+    if (dtype.empty())
+      return fail(properties.value_or(node), fmt::format("tensor {} has no element type", quote_name(tensor.name)));
+    if (dtype.starts_with("torch.")) dtype.remove_prefix(6);
+    tensor.dtype_name = dtype;
+    tensor.dtype = dtype_from_name(dtype);
+    const uint32_t name = number_of(key);
+    const auto add = [&](std::span<const PickleNode> all) {
+      for (const PickleNode chunk : all) {
+        if (!spend(chunk, kChunkBytes)) return;
+        const auto [begin, lengths] = fields(chunk, {"offsets", "sizes"});
+        const Offsets offsets = sizes(begin), counts = sizes(lengths);
+        if (!offsets || !counts)
+          return fail(chunk, fmt::format("a chunk of tensor {} has no offsets or sizes", quote_name(tensor.name)));
+        tensor.pieces.push_back({.offsets = *offsets, .shape = *counts, .place = place_of(name, offsets)});
       }
-    }
-    for (const PickleNode chunk : pickle_.appended(*chunks)) {
-      const std::optional<std::vector<uint64_t>> offsets = sizes(field(chunk, "offsets")),
-                                                 lengths = sizes(field(chunk, "sizes"));
-      if (!offsets || !lengths)
-        return fail(chunk, fmt::format("a chunk of tensor {} has no offsets or sizes", quote_name(name)));
-      DcpPiece piece = {.offsets = *offsets, .shape = *lengths, .place = place_of(name, *offsets)};
-      // A tensor without dimensions is told without an offset by some writers.
-      if (!piece.place && offsets->empty()) piece.place = place_of(name, {});
-      tensor.pieces.push_back(std::move(piece));
-    }
-    return tensor;
+    };
+    if (pickle_.kind(*chunks) == PickleKind::tuple)
+      add(pickle_.tuple_items(*chunks));
+    else
+      for_steps(*chunks, PickleStepKind::append, add);
+    metadata_.tensors.push_back(std::move(tensor));
   }
 
   // TensorProperties has a tuple as its state: dtype, layout, requires_grad, memory format, pin_memory.
-  std::optional<PickleNode> field_or_state(PickleNode tensor) const {
-    const std::optional<PickleNode> properties = field(tensor, "properties");
-    if (!properties) return std::nullopt;
-    for (const PickleNode state : pickle_.states(*properties))
-      if (pickle_.kind(state) == PickleKind::tuple) return state;
-    return std::nullopt;
+  std::string_view dtype_of(PickleNode properties) {
+    std::string_view dtype;
+    for_steps(properties, PickleStepKind::build, [&](std::span<const PickleNode> state) {
+      const std::span<const PickleNode> facts = pickle_.tuple_items(state.front());
+      const std::optional<uint32_t> global = facts.empty() ? std::nullopt : pickle_.global(facts.front());
+      dtype = global ? std::string_view(pickle_.globals()[*global].qualified_name) : std::string_view();
+    });
+    return dtype;
   }
 
   const Pickle& pickle_;
-  std::map<std::pair<std::string, std::vector<uint64_t>>, DcpPlace> places_;
+  uint64_t work_max_;
+  const std::function<bool()>& interrupted_;
+  uint64_t work_ = 0;
+  uint64_t spent_ = 0;
+  std::vector<uint32_t> first_steps_;  // of each node, that is no create
+  std::unordered_map<PickleNode, uint32_t> numbers_by_node_;
+  std::map<std::string_view, uint32_t> numbers_by_text_;
+  std::map<std::pair<uint32_t, Offsets>, uint32_t> places_;  // by name and offsets: index into metadata_.places
+  std::optional<Error> error_;
+  DcpMetadata metadata_;
 };
 
 }  // namespace
 
-Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> pickle) noexcept {
+Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> pickle,
+                                       const std::function<bool()>& interrupted) noexcept {
   try {
     const Result<Pickle> parsed =
         parse_pickle(pickle, {.unknown_globals = UnknownGlobals::collect, .protocols = PickleProtocols::later});
     if (!parsed) return std::unexpected(parsed.error());
-    return Reader(*parsed).run();
+    return Reader(*parsed, pickle.size(), interrupted).run();
   } catch (const std::exception&) {
     return no_memory(kReading);
   }
@@ -220,6 +335,12 @@ std::string check_dcp_pieces(const DcpTensor& tensor) {
     if (!count(piece.shape, here) || __builtin_add_overflow(pieces, here, &pieces))
       return "its pieces are larger than memory";
   }
+  std::vector<const DcpPiece*> full;
+  for (const DcpPiece& piece : tensor.pieces)
+    if (std::ranges::find(piece.shape, uint64_t{0}) == piece.shape.end()) full.push_back(&piece);
+  std::ranges::sort(full, {}, [](const DcpPiece* piece) -> const auto& { return piece->offsets; });
+  const auto same = [](const DcpPiece* a, const DcpPiece* b) { return a->offsets == b->offsets; };
+  if (std::ranges::adjacent_find(full, same) != full.end()) return "two pieces of it begin at the same element";
   if (pieces != elements) return fmt::format("its pieces have {} elements together, and it has {}", pieces, elements);
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,15 +20,16 @@ namespace headrace::format {
 
 // Bytes of a file of the folder: for tensors and objects a whole archive of torch.save.
 struct DcpPlace {
-  std::string file;  // beside .metadata
+  uint32_t file = 0;  // index into DcpMetadata::files
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
+  bool transformed = false;  // by extensions of the writer's user: the bytes are no archive
 };
 
 struct DcpPiece {
   std::vector<uint64_t> offsets;  // of its first element in the tensor
   std::vector<uint64_t> shape;
-  std::optional<DcpPlace> place;  // none: the metadata name the piece and not where it is
+  std::optional<uint32_t> place;  // index into DcpMetadata::places; none: the metadata do not say where it is
 };
 
 struct DcpTensor {
@@ -40,21 +42,29 @@ struct DcpTensor {
 
 struct DcpObject {
   std::string name;
-  std::optional<DcpPlace> place;
+  std::optional<uint32_t> place;
 };
 
 struct DcpMetadata {
-  std::string version;  // empty where there is none
-  std::vector<DcpTensor> tensors;
+  std::string version;             // empty where there is none
+  std::vector<std::string> files;  // beside .metadata, each named once
+  std::vector<DcpPlace> places;
+  std::vector<DcpTensor> tensors;  // each name once, and objects too
   std::vector<DcpObject> objects;
   // What the pickle names besides the classes that torch's planners and writers put there: torch would import these.
   std::vector<std::string> foreign_globals;
 };
 
-// Fails with ErrorCode::corrupt and an offset in the pickle.
-Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> pickle) noexcept;
+// Longer paths are refused.
+inline constexpr size_t kDcpPathBytesMax = 4096;
 
-// Does a piece lie inside its tensor, and do all pieces together have as many elements? The fault, or an empty text.
+// Fails with ErrorCode::corrupt and an offset in the pickle, or with ErrorCode::interrupted. Time and memory are bounded by the
+// bytes that are there: objects that stand at more places than any writer puts them are refused.
+Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> pickle,
+                                       const std::function<bool()>& interrupted = {}) noexcept;
+
+// Does a piece lie inside its tensor, does no other begin where it does, and do all pieces together have as many elements? The
+// fault, or an empty text.
 std::string check_dcp_pieces(const DcpTensor& tensor);
 
 }  // namespace headrace::format
