@@ -204,7 +204,8 @@ def test_what_is_written_is_bounded_and_told_before(folder: Path, sweep: Path) -
 def test_it_ends_with_its_two_result_lines(folder: Path, sweep: Path) -> None:
     lines = run("tune", *quick(folder, sweep)).stdout.splitlines()
     assert re.fullmatch(
-        r"Best read: \d+\.\d\d GB/s \(\d+\.\d\d to \d+\.\d\d, not sure\).*: (uring|aio|posix), .* blocks, depth \d+, .*",
+        r"Best read: \d+\.\d\d GB/s \(\d+\.\d\d to \d+\.\d\d, not sure\).*: (uring|aio|posix), .* blocks, "
+        r"depth \d+, .*",
         lines[-2],
     )
     assert re.fullmatch(

@@ -11,7 +11,7 @@ namespace headrace::cli {
 
 Command add_demo(CLI::App& program) {
   CLI::App* command = program.add_subcommand(
-      "demo", "Move a real model and a large buffer through headrace and plain Python, and compare every byte.");
+      "demo", "Move a model and a large buffer through headrace and plain Python, and compare every byte.");
   return pass_to_python(command, {"demo"});
 }
 
