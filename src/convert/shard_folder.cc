@@ -55,7 +55,9 @@ Result<std::string> check_target(const std::string& path) {
     return failed(path, ENOTDIR, "shards go into a folder, and this is a file");
   if (!std::filesystem::is_empty(path, error))
     return failed(path, error ? error.value() : ENOTEMPTY,
-                  error ? std::string() : "shards go into a folder of their own, and there are files in this one, which --overwrite does not replace: name another");
+                  error ? std::string()
+                        : "shards go into a folder of their own, and there are files in this one, which --overwrite "
+                          "does not replace: name another");
   if (std::filesystem::equivalent(path, ".", error))
     return failed(path, EBUSY, "this is the working folder, which cannot be replaced; name a folder in it");
   if (is_mount_point(path))
