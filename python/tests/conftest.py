@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -19,14 +19,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import headrace
 import support
 
-# A shell that runs the suite in the background starts it, and all that it starts, with SIGINT ignored.
+# A shell that runs the suite in the background starts it, and all that it starts, with SIGINT ignored; nohup
+# does it with SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # still nothing here, but the default in what is started
 
+STDERR = pytest.StashKey[TextIO]()
 WATCHDOG_S = 60
 LOCK_AGE_S = 1800  # a compile takes minutes
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # while a test runs, 2 is what pytest captures
+    config.add_cleanup(config.stash[STDERR].close)
     config.addinivalue_line(
         "markers", "watchdog(seconds): ends a test that hangs; 60 s where this is not given"
     )
@@ -49,7 +55,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A hang ends the run and shows where every thread was: better than a run that never ends."""
     marker = item.get_closest_marker("watchdog")
     faulthandler.dump_traceback_later(
-        marker.args[0] if marker else WATCHDOG_S, exit=True, file=sys.__stderr__
+        marker.args[0] if marker else WATCHDOG_S, exit=True, file=item.config.stash[STDERR]
     )
     try:
         return (yield)

@@ -210,3 +210,24 @@ def test_tied_names_and_prefixes_are_told_as_such(tmp_path: Path) -> None:
         assert "The names differ by the prefix 'model.'" in text
         assert "DIFFERENT (2 only here, 2 only there): 0 tensors" in text
     assert "names differ" not in run("verify", whole, "--against", untied).stdout
+
+
+def test_packed_halves_of_an_odd_number_are_of_another_shape(tmp_path: Path) -> None:
+    """Both have as many whole bytes in a row when halved with a loss."""
+    odd = safetensors_file(tmp_path / "odd.safetensors", {"w": ("F4", [2, 3], bytes(3))})
+    even = safetensors_file(tmp_path / "even.safetensors", {"w": ("F4", [2, 2], bytes(2))})
+    assert against(odd, odd)["compared_bytes"] == 3
+    for one, other in ((odd, even), (even, odd)):
+        assert against(one, other, code=3)["differences"][0]["kind"] == "shape"
+
+
+def test_what_was_not_looked_into_is_not_called_equal(tmp_path: Path) -> None:
+    for name, value in (("one", 1.0), ("other", 2.0)):
+        net = torch.nn.Linear(4, 4)
+        torch.nn.init.constant_(net.weight, value)
+        torch.save({"w": torch.ones(2), "net": net}, tmp_path / name)
+    for other in ("one", "other"):
+        said = refusal("verify", tmp_path / "one", "--against", tmp_path / other, code=1)
+        assert "80 bytes of it belong to no tensor that is told by name" in said
+    torch.save({"w": torch.zeros(2), "net": torch.nn.Linear(4, 4)}, tmp_path / "third")
+    assert against(tmp_path / "one", tmp_path / "third", code=3)["differences"][0]["tensor"] == "w"

@@ -134,6 +134,13 @@ def test_what_makes_no_sense_is_refused_with_what_to_do_instead(
     assert word in refusal("io", folder, *options, code=2)
 
 
+@pytest.mark.parametrize("size", ["1000", "4K1", "2G", "0", "18446744073709551616"])
+def test_a_block_size_is_refused_by_the_option_before_anything_is_planned(folder: Path, size: str) -> None:
+    said = refusal("io", folder, "--block-size", size, code=2)
+    assert said.startswith("headrace: --block-size")
+    assert "in all" not in said
+
+
 def test_dashes_and_underscores_are_the_same(folder: Path) -> None:
     one = bench_io(folder, "--io_size", "4M", "--block_size", "64K", "--queue_depth", "4", "--no-fio")
     other = bench_io(folder, "--io-size", "4M", "--block-size", "64K", "--queue-depth", "4", "--no-fio")
@@ -206,6 +213,43 @@ def test_without_fio_it_says_how_to_get_it(folder: Path) -> None:
     result = bench_io(folder, "--io-size", "4M", env=environment)["results"][0]
     assert "not installed" in result["fio"]["why_not"]
     assert run("bench", "io", folder, "--io-size", "4M", "--fio", env=environment).returncode == 1
+
+
+def fake_fio(path: Path, body: str) -> dict[str, str]:
+    """An environment in which fio is a script; it counts its runs in a file."""
+    path.mkdir()
+    script = path / "fio"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo fio-0 && exit\necho run >> {path}/runs\n{body}\n'
+    )
+    script.chmod(0o755)
+    return {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
+
+
+def test_a_fio_that_measured_no_time_is_told_so(folder: Path, tmp_path: Path) -> None:
+    side = '"read": {"io_bytes": 4194304, "runtime": 0}'
+    job = f'{{"error": 0, "usr_cpu": 0.0, "sys_cpu": 0.0, "job_runtime": 0, {side}}}'
+    environment = fake_fio(tmp_path / "bin", f"echo '{{\"jobs\": [{job}]}}'")
+    arguments = (folder, "--read", "--io-size", "4M", "--registered", "never")
+    result = bench_io(*arguments, env=environment)["results"][0]
+    assert "measured no time" in result["fio"]["why_not"]
+    assert (tmp_path / "bin" / "runs").read_text() == "run\n"
+
+
+def test_a_fio_that_did_not_end_by_itself_is_not_tried_again(folder: Path, tmp_path: Path) -> None:
+    environment = fake_fio(tmp_path / "bin", "kill -KILL $$")
+    result = bench_io(folder, "--read", "--io-size", "4M", env=environment)["results"][0]
+    assert "ended by signal 9" in result["fio"]["why_not"]
+    assert (tmp_path / "bin" / "runs").read_text() == "run\n"
+
+
+def test_the_cpu_time_that_fio_could_not_count_is_unknown(folder: Path, tmp_path: Path) -> None:
+    side = '"read": {"io_bytes": 4194304, "runtime": 3}'
+    job = f'{{"error": 0, "usr_cpu": 0.0, "sys_cpu": 0.0, "job_runtime": 3, {side}}}'
+    environment = fake_fio(tmp_path / "bin", f"echo '{{\"jobs\": [{job}]}}'")
+    fio = bench_io(folder, "--read", "--io-size", "4M", env=environment)["results"][0]["fio"]
+    assert fio["gb_per_s"]["count"] == 3
+    assert fio["cpu_seconds_per_gb"] is None
 
 
 def test_the_lines_of_ds_io_are_there_for_scripts(folder: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checkpoint_support import BITS, DTYPES, QUANTISED, assert_same, of_dtype, raw
-from cli_support import done, flipped, names, refusal, run_json, safetensors_file
+from cli_support import done, flipped, measured, names, refusal, run_json, safetensors_file
 from safetensors_support import CODES, by_hand, entry, tensor_of
 from support import random_bytes
 
@@ -532,3 +532,43 @@ def test_files_beside_a_checkpoint_are_told(tmp_path: Path) -> None:
     assert f"note: {note}" in done("verify", folder)
     assert run_json("convert", folder, tmp_path / "x.pt")["notes"][0] == note
     assert len(run_json("inspect", folder)["tensors"]) == 1
+
+
+def test_a_legacy_file_that_lost_its_places_is_not_written_on(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(512.0), "b": torch.ones(512)}
+    source = save(tensors, tmp_path / "x.bin", "torch-legacy")
+    data = source.read_bytes()
+    first = min(data.index(bytes(tensor.numpy().data)) for tensor in tensors.values())
+    source.write_bytes(data[: first + 512] + bytes(8) + data[first + 512 :])
+    assert run_json("verify", source, code=3)["good"] is False
+    for target, *words in (("x.pt",), ("x.safetensors",), ("y.pt", "--dtype", "float16")):
+        assert "elements" in refusal("convert", source, tmp_path / target, *words, code=3)
+    assert names(tmp_path) == ["x.bin"]
+    convert(source, tmp_path / "x.pt", "--no-verify")
+
+
+@pytest.mark.parametrize("shape", [[2**63, 0], [0, 2**40, 2**40]])
+def test_a_shape_without_elements_that_torch_cannot_say_is_refused(tmp_path: Path, shape: list[int]) -> None:
+    path = by_hand(tmp_path / "x.safetensors", {"w": entry("F32", shape, 0, 0)}, b"")
+    for container in LEGACY:
+        told = refusal("convert", path, tmp_path / "x.pt", "--format", container)
+        assert "no strides" in told
+    assert names(tmp_path) == ["x.safetensors"]
+
+
+def test_names_that_are_no_utf8_are_refused_where_an_index_is_to_hold_them(tmp_path: Path) -> None:
+    source = save({"\ud800": torch.ones(4), "b": torch.ones(4)}, tmp_path / "x.pt")
+    words = ("--format", "torch", "--shard-size", "16")
+    assert "not UTF-8" in refusal("convert", source, tmp_path / "shards", *words)
+    assert names(tmp_path) == ["x.pt"]
+    convert(source, tmp_path / "y.pt")
+
+
+def test_an_index_of_many_tensors_is_written_in_no_time(tmp_path: Path) -> None:
+    each = {f"layer.{i}": entry("U8", [1], i, i + 1) for i in range(100_000)}
+    source = by_hand(tmp_path / "x.safetensors", each, bytes(100_000))
+    code, _, seconds = measured("convert", source, tmp_path / "shards", "--shard-size", "60000")
+    assert code == 0
+    assert seconds < 30  # some 2; it was a minute when each name was looked for among all before it
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
+    assert len(index["weight_map"]) == 100_000

@@ -49,6 +49,17 @@ def test_a_signal_ends_verify_at_once_and_it_says_how_far_it_was(long: Path, sto
     assert HOW_FAR.search(said)
 
 
+def test_an_element_that_was_expanded_for_ever_can_be_stopped(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.pt"
+    torch.save(torch.zeros(1).expand(2**48), path)
+    with Terminal("verify", path, "--against", path) as terminal:
+        terminal.read_until("% [")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.finish() == -signal.SIGINT
+    assert "it was stopped" in terminal.seen
+
+
 def test_ctrl_c_on_the_terminal_is_that_signal(long: Path) -> None:
     # A shell in between, as at home: the key's signal goes to the foreground of the terminal.
     with Terminal(
@@ -78,7 +89,7 @@ def test_a_stopped_command_with_json_tells_an_error_object(long: Path) -> None:
 @pytest.fixture
 def short(tmp_path: Path) -> Path:
     """Long enough for the progress to be shown."""
-    return sparse_safetensors(tmp_path / "short.safetensors", mebibytes=512)
+    return sparse_safetensors(tmp_path / "short.safetensors", mebibytes=3 << 10)
 
 
 CONVERSIONS = {

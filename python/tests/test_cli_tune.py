@@ -241,6 +241,7 @@ def test_folders_go_by_both_names_and_several_are_tuned_at_once(tmp_path: Path, 
         ('{"block_size": [5000]}', "multiples of 4096"),
         ('{"queue_depth": [1.5]}', "whole number"),
         ('{"queue_depth": [-1]}', "whole number"),
+        ('{"queue_depth": [4294967296]}', "whole number from 0 to 4294967295"),
         ('{"io_parallel": [100]}', "1 to 64"),
         ('{"single_submit": ["false"]}', "neither true nor false"),
         ('{"engine": ["urnig"]}', "none of"),
@@ -279,7 +280,12 @@ def test_what_makes_no_sense_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "name a folder" in refusal()
     assert "did you mean '--loops'" in refusal(str(folder), "--lops", "3")
     assert "no folder" in refusal(str(folder), "--output", str(tmp_path / "none" / "x.json"))
-    assert "ENOENT" in refusal(str(tmp_path / "none"), code=1)
+    said = refusal(str(tmp_path / "none"), code=1)
+    assert "ENOENT" in said
+    assert "combinations" not in said  # nothing is planned where nothing can be done
+    said = refusal(str(folder), "--io-size", "100T", code=1)
+    assert "ENOSPC" in said
+    assert "combinations" not in said
 
 
 def test_where_results_go_is_tried_before_anything_is_measured(folder: Path, tmp_path: Path) -> None:

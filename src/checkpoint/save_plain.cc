@@ -14,6 +14,7 @@
 #include <headrace/pickle_writer.h>
 
 #include "checkpoint/atomic_write.h"
+#include "format/row_major.h"
 #include "format/safetensors.h"
 #include "format/torch_legacy.h"
 
@@ -40,24 +41,6 @@ Result<uint64_t> save_gathered(Handle& handle, const std::string& path, std::vec
 std::unexpected<Error> with_path(Error error, const std::string& path) {
   error.path = path;
   return std::unexpected(std::move(error));
-}
-
-// The bytes of a tensor whose elements follow each other, and its strides in elements; nothing if no address space holds it.
-std::optional<uint64_t> row_major(std::span<const uint64_t> shape, uint64_t element_bytes,
-                                  std::vector<int64_t>& strides) {
-  constexpr uint64_t kMax = INT64_MAX;
-  uint64_t stride = 1;  // as if dimensions of no length had one
-  bool empty = false;
-  strides.resize(shape.size());
-  for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = static_cast<int64_t>(stride);
-    empty |= shape[i] == 0;
-    const uint64_t size = std::max<uint64_t>(shape[i], 1);
-    if (size > kMax / stride) return std::nullopt;
-    stride *= size;
-  }
-  if (element_bytes != 0 && stride > kMax / element_bytes) return std::nullopt;
-  return empty ? 0 : stride * element_bytes;
 }
 
 }  // namespace
@@ -108,7 +91,7 @@ Result<uint64_t> save_torch(Handle& handle, const std::string& path, std::span<c
   for (const NamedTensor& tensor : tensors) {
     const DTypeFacts& facts = dtype_facts(tensor.dtype);
     sizes.assign(tensor.shape.begin(), tensor.shape.end());
-    const std::optional<uint64_t> bytes = row_major(tensor.shape, facts.torch_bytes, strides);
+    const std::optional<uint64_t> bytes = format::row_major(tensor.shape, facts.torch_bytes, strides);
     if (facts.torch_bytes == 0 || bytes != tensor.data.bytes) {
       return std::unexpected(
           Error{.code = ErrorCode::invalid_argument,

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include "convert/shard_folder.h"
 #include "format/format_error.h"
 #include "format/shard_index.h"
+#include "format/utf8.h"
 #include "os/error.h"
 
 namespace headrace {
@@ -51,6 +53,7 @@ class Converter {
     staging_ = *std::move(staging);
     if (takes_object()) return write_whole_object();
     if (Status listed = list_tensors(); !listed) return listed;
+    collect_metadata();
     return options_.shard_bytes > 0 ? write_shards() : write_one_file();
   }
 
@@ -147,6 +150,8 @@ class Converter {
     const DTypeFacts& facts = dtype_facts(tensor.dtype);
     if (is_torch(file.format()) && stored.name.size() == kJoinedNameBytesMax)
       return refuse("its name, made of the keys that lead to it, is longer than can be told");
+    if (options_.shard_bytes > 0 && format::valid_utf8_bytes(tensor.name) != tensor.name.size())
+      return refuse("its name is not UTF-8, and the index of shards is");
     if (stored.dtype >= DType::quint8)
       return refuse("it is quantised, and its scale would be lost; torch's containers take the whole object over");
     if (is_torch(options_.format) ? facts.torch_bytes == 0 : facts.safetensors.empty())
@@ -164,23 +169,21 @@ class Converter {
   }
 
   // Of a source that has some, for a target that may.
-  Metadata metadata() const {
-    Metadata metadata;
+  void collect_metadata() {
+    std::unordered_set<std::string_view> keys;
     for (const CheckpointFile& file : set_.files()) {
       if (!file.metadata()) continue;
       for (const auto& [key, value] : *file.metadata())
-        if (std::ranges::find(metadata, key, &Metadata::value_type::first) == metadata.end())
-          metadata.emplace_back(key, value);
+        if (keys.insert(key).second) metadata_.emplace_back(key, value);
     }
     // What transformers looks for before it opens a file.
-    if (metadata.empty() && is_torch(set_.files().front().format())) metadata.emplace_back("format", "pt");
-    return metadata;
+    if (metadata_.empty() && is_torch(set_.files().front().format())) metadata_.emplace_back("format", "pt");
   }
 
   Status write_one_file() {
     base::ProgressMeter meter(options_.progress, total_bytes_);
     OutputContext all = context(meter);
-    const Result<uint64_t> bytes = convert::write_tensors(all, result_.target, tensors_, metadata());
+    const Result<uint64_t> bytes = convert::write_tensors(all, result_.target, tensors_, metadata_);
     if (!bytes) return std::unexpected(bytes.error());
     result_.files = {result_.target};
     result_.target_bytes = *bytes;
@@ -190,7 +193,7 @@ class Converter {
   // Torch's files have no place for it. That they are of torch is no loss.
   void note_lost_metadata() {
     std::string keys;
-    for (const auto& [key, value] : metadata())
+    for (const auto& [key, value] : metadata_)
       if (key != "format") keys += fmt::format("{}{}", keys.empty() ? "" : ", ", format::quote_name(key));
     if (!keys.empty() && is_torch(options_.format))
       result_.notes.push_back(fmt::format("left out: the metadata {}, for which torch's files have no place", keys));
@@ -235,7 +238,7 @@ class Converter {
     for (size_t i = 0; i < shards.size(); ++i) {
       const std::string name =
           shards.size() == 1 ? start + suffix : fmt::format("{}-{:05}-of-{:05}{}", start, i + 1, shards.size(), suffix);
-      Result<uint64_t> bytes = convert::write_tensors(all, folder->path(name), shards[i], metadata());
+      Result<uint64_t> bytes = convert::write_tensors(all, folder->path(name), shards[i], metadata_);
       if (!bytes) {
         if (bytes.error().path == folder->path(name)) bytes.error().path = folder->final_path(name);
         return std::unexpected(std::move(bytes).error());
@@ -265,6 +268,7 @@ class Converter {
   convert::StorageSums sums_;
   Buffer staging_;
   std::vector<OutputTensor> tensors_;
+  Metadata metadata_;
   uint64_t total_bytes_ = 0;
 };
 

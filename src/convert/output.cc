@@ -11,11 +11,14 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <headrace/pickle_writer.h>
 
 #include "convert/pickle_rewrite.h"
 #include "convert/streamed_source.h"
+#include "format/format_error.h"
+#include "format/row_major.h"
 #include "format/safetensors.h"
 #include "format/torch_legacy.h"
 
@@ -92,16 +95,6 @@ Result<uint64_t> write_safetensors(OutputContext& context, const std::string& pa
   return save_safetensors(context.handle, path, named, told, save_options(context, *source, path));
 }
 
-std::vector<int64_t> row_major(const std::vector<uint64_t>& shape) {
-  std::vector<int64_t> strides(shape.size());
-  uint64_t stride = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    strides[d] = static_cast<int64_t>(stride);
-    stride *= std::max<uint64_t>(shape[d], 1);
-  }
-  return strides;
-}
-
 // The storages of a flat dict: tensors that are the same bytes, read in the same way, have one.
 struct FlatDict {
   std::vector<TensorOrder> storages;
@@ -136,12 +129,17 @@ Result<FlatDict> make_dict(const OutputContext& context, const std::vector<Outpu
     }
     const std::string key = fmt::format("{}", storage);
     const std::vector<int64_t> sizes(tensor.shape.begin(), tensor.shape.end());
+    std::vector<int64_t> strides;
+    if (!format::row_major(tensor.shape, element_bytes, strides))
+      return std::unexpected(
+          Error{.code = ErrorCode::unavailable,
+                .operation = "convert",
+                .path = context.set.files()[tensor.order.tensor.file].path(),
+                .detail = fmt::format("tensor {}: torch has no strides for a shape as large as [{}]",
+                                      format::quote_name(tensor.name), fmt::join(tensor.shape, ", "))});
     writer.text(tensor.name);
-    writer.tensor({.dtype = tensor.dtype,
-                   .storage_key = key,
-                   .storage_bytes = tensor.bytes,
-                   .sizes = sizes,
-                   .strides = row_major(tensor.shape)});
+    writer.tensor(
+        {.dtype = tensor.dtype, .storage_key = key, .storage_bytes = tensor.bytes, .sizes = sizes, .strides = strides});
   }
   if (!tensors.empty()) writer.setitems();
   Result<std::string> pickle = writer.finish();
@@ -187,12 +185,18 @@ Result<uint64_t> write_legacy_dict(OutputContext& context, const std::string& pa
 }
 
 // A source of whole storages of the one file, in this order.
-StreamedSource storage_source(OutputContext& context, std::vector<uint32_t> order) {
+Result<StreamedSource> storage_source(OutputContext& context, std::vector<uint32_t> order) {
   const CheckpointFile& file = context.set.files().front();
   std::vector<uint64_t> sizes;
+  std::vector<StorageRange> whole;
   for (const uint32_t i : order) {
     sizes.push_back(file.storages()[i].bytes);
+    whole.push_back({.file = 0, .storage = i, .offset_bytes = 0, .bytes = sizes.back()});
     context.read_bytes += sizes.back();
+  }
+  if (context.sums != nullptr) {
+    Status known = context.sums->expect(context.handle, whole, context.options.progress.interrupted);
+    if (!known) return std::unexpected(std::move(known).error());
   }
   auto open = [&context, &file, order = std::move(order)](size_t first) -> Result<StreamedSource::Next> {
     Result<File> opened = File::from_descriptor(file.descriptor());
@@ -218,7 +222,7 @@ StreamedSource storage_source(OutputContext& context, std::vector<uint32_t> orde
       return piece;
     };
   };
-  return {std::move(sizes), std::move(open)};
+  return StreamedSource(std::move(sizes), std::move(open));
 }
 
 }  // namespace
@@ -280,24 +284,26 @@ Result<uint64_t> write_object(OutputContext& context, const std::string& path) {
   if (!pickle) return with_path(pickle.error(), file.path());
   if (clash) return std::unexpected(*std::move(clash));
   if (!legacy) {
-    StreamedSource source = storage_source(context, order);
+    Result<StreamedSource> source = storage_source(context, order);
+    if (!source) return std::unexpected(std::move(source).error());
     std::vector<ConstRegion> storages;
     for (size_t place = 0; place < order.size(); ++place)
-      storages.push_back(source.region(place));
+      storages.push_back(source->region(place));
     return save_torch_zip(context.handle, path, {.pickle = *pickle, .storages = storages},
-                          save_options(context, source, path));
+                          save_options(context, *source, path));
   }
   const std::vector<std::string> keys = number_keys(order.size());
   const std::vector<size_t> sorted = legacy_order(keys);
   std::vector<uint32_t> in_file_order;
   for (const size_t place : sorted)
     in_file_order.push_back(order[place]);
-  StreamedSource source = storage_source(context, std::move(in_file_order));
+  Result<StreamedSource> source = storage_source(context, std::move(in_file_order));
+  if (!source) return std::unexpected(std::move(source).error());
   std::vector<TorchLegacyStorage> storages;
   for (size_t i = 0; i < sorted.size(); ++i)
     storages.push_back(
-        {.key = keys[sorted[i]], .element_count = element_counts[sorted[i]].value_or(0), .data = source.region(i)});
-  return save_torch_legacy(context.handle, path, *pickle, storages, save_options(context, source, path));
+        {.key = keys[sorted[i]], .element_count = element_counts[sorted[i]].value_or(0), .data = source->region(i)});
+  return save_torch_legacy(context.handle, path, *pickle, storages, save_options(context, *source, path));
 }
 
 }  // namespace headrace::convert

@@ -14,15 +14,35 @@
 
 namespace headrace::convert {
 
+namespace {
+
+Result<RangeStream> stream_of(Handle& handle, const CheckpointSet& set, std::vector<FileRange> ranges,
+                              const std::function<bool()>& interrupted) {
+  std::vector<File> files;
+  for (const CheckpointFile& file : set.files()) {
+    Result<File> opened = File::from_descriptor(file.descriptor());
+    if (!opened) return std::unexpected(std::move(opened).error());
+    files.push_back(*std::move(opened));
+  }
+  return RangeStream::create(handle, std::move(files), std::move(ranges), interrupted);
+}
+
+}  // namespace
+
 Status StorageSums::expect(Handle& handle, std::span<const StorageRange> ranges,
                            const std::function<bool()>& interrupted) {
   std::map<Key, uint64_t> ends;  // how far from the front each will be known
+  std::vector<Key> leads;
   for (const StorageRange& range : ranges) {
     const Key key = {range.file, range.storage};
-    if (!storage(key).crc32) continue;
+    if (!storage(key).crc32) {
+      if (storage(key).lead_bytes != 0 && without_sum_.insert(key).second) leads.push_back(key);
+      continue;
+    }
     uint64_t& end = ends.try_emplace(key, progress_[key].bytes).first->second;
     if (range.offset_bytes <= end) end = std::max(end, range.offset_bytes + range.bytes);
   }
+  if (Status good = check_leads(handle, leads, interrupted); !good) return good;
   std::vector<Key> left;
   for (const auto& [key, end] : ends)
     if (end < storage(key).bytes) left.push_back(key);
@@ -31,16 +51,10 @@ Status StorageSums::expect(Handle& handle, std::span<const StorageRange> ranges,
 
 Status StorageSums::read_whole(Handle& handle, std::span<const Key> storages,
                                const std::function<bool()>& interrupted) {
-  std::vector<File> files;
-  for (const CheckpointFile& file : set_->files()) {
-    Result<File> opened = File::from_descriptor(file.descriptor());
-    if (!opened) return std::unexpected(std::move(opened).error());
-    files.push_back(*std::move(opened));
-  }
   std::vector<FileRange> ranges;
   for (const Key& key : storages)
     ranges.push_back({.file = key.first, .offset_bytes = storage(key).offset_bytes, .bytes = storage(key).bytes});
-  Result<RangeStream> stream = RangeStream::create(handle, std::move(files), std::move(ranges), interrupted);
+  Result<RangeStream> stream = stream_of(handle, *set_, std::move(ranges), interrupted);
   if (!stream) return std::unexpected(std::move(stream).error());
   while (true) {
     const Result<std::optional<RangePiece>> piece = stream->next();
@@ -52,6 +66,29 @@ Status StorageSums::read_whole(Handle& handle, std::span<const Key> storages,
             {.file = file, .storage = storage, .offset_bytes = (*piece)->offset_bytes, .bytes = bytes.size()}, bytes);
         !good)
       return good;
+  }
+}
+
+// A block lost or put in on the way shows in the counts and headers between the storages.
+Status StorageSums::check_leads(Handle& handle, std::span<const Key> storages,
+                                const std::function<bool()>& interrupted) {
+  std::vector<FileRange> ranges;
+  for (const Key& key : storages)
+    ranges.push_back({.file = key.first,
+                      .offset_bytes = storage(key).offset_bytes - storage(key).lead_bytes,
+                      .bytes = storage(key).lead_bytes});
+  Result<RangeStream> stream = stream_of(handle, *set_, std::move(ranges), interrupted);
+  if (!stream) return std::unexpected(std::move(stream).error());
+  std::vector<std::byte> lead;
+  while (true) {
+    const Result<std::optional<RangePiece>> piece = stream->next();
+    if (!piece) return std::unexpected(piece.error());
+    if (!*piece) return {};
+    const auto& [file, storage] = storages[(*piece)->item];
+    if ((*piece)->offset_bytes == 0) lead.clear();
+    lead.insert(lead.end(), (*piece)->bytes.begin(), (*piece)->bytes.end());
+    if (lead.size() < set_->files()[file].storages()[storage].lead_bytes) continue;
+    if (Status good = set_->files()[file].check_lead(storage, lead); !good) return good;
   }
 }
 

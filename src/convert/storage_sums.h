@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CRC-32 that files hold of their storages, compared while the bytes go by, so that damage is not written on with a sum that
-// says it is whole.
+// What files hold to check their storages by, compared so that damage is not written on with a sum that says it is whole: the
+// CRC-32 while the bytes go by; where there is none, what stands in front of each storage.
 // One thread.
 // Borrows the set.
 #pragma once
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,7 +32,7 @@ class StorageSums {
   explicit StorageSums(const CheckpointSet& set) : set_(&set) {}
 
   // Announces what take() will be given, in this order. Storages of which that is not all, from front to back, are read and
-  // compared now: a tensor that is a part of its storage is known to be good only with the rest of it.
+  // compared now: a tensor that is a part of its storage is known to be good only with the rest of it. ErrorCode::corrupt.
   [[nodiscard]] Status expect(Handle& handle, std::span<const StorageRange> ranges,
                               const std::function<bool()>& interrupted);
   // The bytes of `range`. Those that came before are passed over. ErrorCode::corrupt with the last byte of a damaged storage.
@@ -46,9 +47,12 @@ class StorageSums {
   [[nodiscard]] const StoredBytes& storage(Key key) const { return set_->files()[key.first].storages()[key.second]; }
   [[nodiscard]] Status read_whole(Handle& handle, std::span<const Key> storages,
                                   const std::function<bool()>& interrupted);
+  [[nodiscard]] Status check_leads(Handle& handle, std::span<const Key> storages,
+                                   const std::function<bool()>& interrupted);
 
   const CheckpointSet* set_;
   std::map<Key, Progress> progress_;
+  std::set<Key> without_sum_;  // whose leads were looked at
 };
 
 // "the CRC-32 of WHAT (... bytes at offset ...) is ..., and the file says ...".

@@ -53,15 +53,7 @@ Status StreamedSource::copy(uint64_t position, std::span<std::byte> target) {
   }
   if (position < stream_->position) return copy_passed(position, target);
   if (Status there = advance(*stream_, position, Keep::what_fits); !there) return there;
-  while (!target.empty()) {
-    if (Status more = need(*stream_); !more) return more;
-    const size_t bytes = std::min(target.size(), stream_->rest.size());
-    std::memcpy(target.data(), stream_->rest.data(), bytes);
-    target = target.subspan(bytes);
-    stream_->rest = stream_->rest.subspan(bytes);
-    stream_->position += bytes;
-  }
-  return {};
+  return take(*stream_, target);
 }
 
 Status StreamedSource::copy_passed(uint64_t position, std::span<std::byte> target) {
@@ -73,17 +65,24 @@ Status StreamedSource::copy_passed(uint64_t position, std::span<std::byte> targe
       return {};
     }
   }
-  // Not kept, or only in part: once more from the start of the item.
-  Result<Stream> again = open_at(item_at(position));
-  if (!again) return std::unexpected(std::move(again).error());
-  if (Status there = advance(*again, position, Keep::nothing); !there) return there;
+  // Not kept, or only in part: once more from the start of the item, and on from there for what follows it.
+  if (!again_ || position < again_->position) {
+    Result<Stream> again = open_at(item_at(position));
+    if (!again) return std::unexpected(std::move(again).error());
+    again_ = *std::move(again);
+  }
+  if (Status there = advance(*again_, position, Keep::nothing); !there) return there;
+  return take(*again_, target);
+}
+
+Status StreamedSource::take(Stream& stream, std::span<std::byte> target) {
   while (!target.empty()) {
-    if (Status more = need(*again); !more) return more;
-    const size_t bytes = std::min(target.size(), again->rest.size());
-    std::memcpy(target.data(), again->rest.data(), bytes);
+    if (Status more = need(stream); !more) return more;
+    const size_t bytes = std::min(target.size(), stream.rest.size());
+    std::memcpy(target.data(), stream.rest.data(), bytes);
     target = target.subspan(bytes);
-    again->rest = again->rest.subspan(bytes);
-    again->position += bytes;
+    stream.rest = stream.rest.subspan(bytes);
+    stream.position += bytes;
   }
   return {};
 }

@@ -47,12 +47,14 @@ class StreamedSource {
   enum class Keep : uint8_t { what_fits, nothing };
   [[nodiscard]] Status advance(Stream& stream, uint64_t position, Keep keep);
   [[nodiscard]] Status need(Stream& stream);
+  [[nodiscard]] Status take(Stream& stream, std::span<std::byte> target);
   [[nodiscard]] Result<Stream> open_at(size_t item);
   [[nodiscard]] size_t item_at(uint64_t position) const;
 
   std::vector<uint64_t> begins_;  // of the items, one behind the other, and the end of the last
   Open open_;
   std::optional<Stream> stream_;
+  std::optional<Stream> again_;                      // behind it, for what was not kept
   std::map<uint64_t, std::vector<std::byte>> kept_;  // by position
   uint64_t kept_bytes_ = 0;
 };

@@ -129,8 +129,15 @@ TEST_F(Streams, ASourceGivesWhatWasPassedOverAndWhatWasNotKept) {
   EXPECT_EQ(opened, 1);
   expect(9, 7, 1000);  // passes over 72 MiB
   expect(8, kItem - 100, 100);
-  EXPECT_GT(opened, 1);
+  EXPECT_EQ(opened, 2);  // too much was passed over to be kept
   expect(9, 1007, 10);
+  for (const uint64_t tail : {uint64_t{50}, uint64_t{40}, uint64_t{30}}) {
+    expect(8, kItem - tail, 10);  // each behind the one before, but the first: goes on from there
+    expect(9, 2000 - tail, 10);
+  }
+  EXPECT_EQ(opened, 3);
+  expect(8, 0, 10);
+  EXPECT_EQ(opened, 4);
 }
 
 }  // namespace

@@ -81,14 +81,19 @@ Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& s
     if (!opened) return std::unexpected(std::move(opened).error());
     files.push_back(*std::move(opened));
   }
-  Result<RangeStream> stream = RangeStream::create(handle, std::move(files), std::move(ranges), std::move(interrupted));
+  Result<RangeStream> stream = RangeStream::create(handle, std::move(files), std::move(ranges), interrupted);
   if (!stream) return std::unexpected(std::move(stream).error());
-  return TensorStream(*std::move(stream), std::move(parts), sums);
+  return TensorStream(*std::move(stream), std::move(parts), std::move(interrupted), sums);
 }
 
 Result<std::optional<TensorPiece>> TensorStream::next() {
   while (true) {
-    if (gathering_) return next_gathered();
+    if (gathering_) {
+      // A few bytes expand to as many as a shape can say: no read would ask.
+      if (interrupted_ && interrupted_())
+        return std::unexpected(Error{.code = ErrorCode::interrupted, .operation = "read", .detail = "it was stopped"});
+      return next_gathered();
+    }
     const Result<std::optional<RangePiece>> piece = ranges_.next();
     if (!piece) return std::unexpected(piece.error());
     if (!*piece) return std::nullopt;

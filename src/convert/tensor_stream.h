@@ -52,13 +52,14 @@ class TensorStream {
     uint64_t bytes = 0;  // as handed out
   };
 
-  TensorStream(RangeStream ranges, std::vector<Part> parts, StorageSums* sums)
-      : ranges_(std::move(ranges)), parts_(std::move(parts)), sums_(sums) {}
+  TensorStream(RangeStream ranges, std::vector<Part> parts, std::function<bool()> interrupted, StorageSums* sums)
+      : ranges_(std::move(ranges)), parts_(std::move(parts)), interrupted_(std::move(interrupted)), sums_(sums) {}
   [[nodiscard]] TensorPiece next_gathered();
   [[nodiscard]] TensorPiece turned(size_t part, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
   RangeStream ranges_;
   std::vector<Part> parts_;
+  std::function<bool()> interrupted_;
   StorageSums* sums_;                // may be null
   std::vector<std::byte> extent_;    // of the strided tensor that is being handed out
   std::optional<size_t> gathering_;  // its part

@@ -5,6 +5,8 @@
 #include <headrace/verify.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -134,7 +136,8 @@ class FileCheck {
       const Result<std::optional<RangePiece>> piece = stream->next();
       if (!piece) return with_path(piece.error());
       if (!*piece) break;
-      take(**piece, facts);
+      if (!take(**piece, facts))
+        return with_path({.code = ErrorCode::interrupted, .operation = "read", .detail = "it was stopped"});
       meter.add(file_.path(), (*piece)->bytes.size());
     }
     // Records of no bytes never came by.
@@ -143,6 +146,11 @@ class FileCheck {
     for (std::vector<StatsFeed>& feeds : feeds_)
       for (StatsFeed& feed : feeds)
         feed.finish();
+    for (const auto& [copy, counted] : counted_as_) {
+      std::string name = std::move(result_.stats[copy].name);
+      result_.stats[copy] = result_.stats[counted];
+      result_.stats[copy].name = std::move(name);
+    }
     result_.files.push_back(std::move(facts));
     return {};
   }
@@ -202,19 +210,31 @@ class FileCheck {
     for (const StoredTensor& tensor : file_.tensors())
       result_.stats.push_back({.name = tensor.name, .dtype = tensor.dtype});
     feeds_.resize(file_.storages().size());
-    for (size_t i = 0; i < file_.tensors().size(); ++i)
-      feeds_[file_.tensors()[i].storage].emplace_back(file_.tensors()[i], result_.stats[first + i]);
+    // A tensor under many names is counted once.
+    std::map<std::tuple<uint32_t, uint64_t, DType, std::vector<uint64_t>, std::vector<int64_t>, bool, bool>, size_t>
+        known;
+    for (size_t i = 0; i < file_.tensors().size(); ++i) {
+      const StoredTensor& one = file_.tensors()[i];
+      const auto [at, added] = known.try_emplace(
+          {one.storage, one.storage_offset_bytes, one.dtype, one.shape, one.strides, one.conjugate, one.negative},
+          first + i);
+      if (added)
+        feeds_[one.storage].emplace_back(one, result_.stats[first + i]);
+      else
+        counted_as_.emplace_back(first + i, at->second);
+    }
   }
 
-  void take(const RangePiece& piece, VerifiedFile& facts) {
+  // False when it is to stop.
+  [[nodiscard]] bool take(const RangePiece& piece, VerifiedFile& facts) {
     const Part& part = parts_[piece.item];
     const bool last = piece.offset_bytes + piece.bytes.size() == part.bytes;
     if (part.lead) {
       if (piece.offset_bytes == 0) lead_.clear();
       lead_.insert(lead_.end(), piece.bytes.begin(), piece.bytes.end());
-      if (!last) return;
+      if (!last) return true;
       if (Status checked = file_.check_lead(*part.storage, lead_); !checked) tell(checked.error());
-      return;
+      return true;
     }
     if (part.crc32) {
       if (piece.offset_bytes == 0) sum_ = 0;
@@ -224,9 +244,12 @@ class FileCheck {
     } else {
       facts.read_bytes += piece.bytes.size();
     }
-    if (part.storage && !feeds_.empty())
-      for (StatsFeed& feed : feeds_[*part.storage])
-        feed.add(piece.offset_bytes, piece.bytes);
+    if (!part.storage || feeds_.empty()) return true;
+    for (StatsFeed& feed : feeds_[*part.storage]) {
+      feed.add(piece.offset_bytes, piece.bytes);
+      if (options_.progress.interrupted && options_.progress.interrupted()) return false;
+    }
+    return true;
   }
 
   void tell_sum(const Part& part, uint32_t sum) {
@@ -234,12 +257,22 @@ class FileCheck {
     std::string tensor;
     if (part.storage) {
       what = fmt::format("storage {}", format::quote_name(file_.storages()[*part.storage].key));
-      tensor = convert::tensor_in_storage(file_, *part.storage);
+      tensor = tensor_in(*part.storage);
     }
     result_.problems.push_back({.file = file_.path(),
                                 .tensor = std::move(tensor),
                                 .offset_bytes = part.offset_bytes,
                                 .text = convert::sum_mismatch(what, part.offset_bytes, part.bytes, sum, *part.crc32)});
+  }
+
+  // A tensor of a storage; there may be many bad ones.
+  std::string tensor_in(uint32_t storage) {
+    if (tensor_in_.empty()) {
+      tensor_in_.resize(file_.storages().size());
+      for (const StoredTensor& tensor : file_.tensors())
+        if (const StoredTensor*& first = tensor_in_[tensor.storage]; first == nullptr) first = &tensor;
+    }
+    return tensor_in_[storage] == nullptr ? std::string() : tensor_in_[storage]->name;
   }
 
   void tell(const Error& error) {
@@ -263,7 +296,9 @@ class FileCheck {
   const VerifyOptions& options_;
   Verification& result_;
   std::vector<Part> parts_;
-  std::vector<std::vector<StatsFeed>> feeds_;  // by storage
+  std::vector<std::vector<StatsFeed>> feeds_;          // by storage
+  std::vector<std::pair<size_t, size_t>> counted_as_;  // of the stats, those that are the same as others
+  std::vector<const StoredTensor*> tensor_in_;         // by storage; empty until it is asked for
   std::vector<std::byte> lead_;
   uint32_t sum_ = 0;
 };

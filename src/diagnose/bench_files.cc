@@ -45,8 +45,10 @@ Error told(Error error) {
   return error;
 }
 
+}  // namespace
+
 // Of one file system, what all folders on it need together.
-Status check_room(const std::vector<std::string>& folders, uint64_t bytes_per_folder) {
+Status diagnose::check_room(const std::vector<std::string>& folders, uint64_t bytes_per_folder) {
   std::map<dev_t, uint64_t> wanted_bytes;
   for (const std::string& folder : folders) {
     if (Status usable = os::check_path(kOperation, folder); !usable) return usable;
@@ -72,6 +74,8 @@ Status check_room(const std::vector<std::string>& folders, uint64_t bytes_per_fo
   }
   return {};
 }
+
+namespace {
 
 std::string what_it_is(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -102,7 +106,7 @@ Result<std::shared_ptr<BenchmarkFiles::Impl>> BenchmarkFiles::Impl::create(const
   if (options.file_bytes == 0 || options.file_bytes > static_cast<uint64_t>(INT64_MAX) / count)
     return std::unexpected(
         refused({}, fmt::format("a file of {} bytes; allowed: 1 byte to what a disk holds", options.file_bytes)));
-  if (Status room = check_room(options.folders, options.file_bytes * options.files_per_folder); !room)
+  if (Status room = diagnose::check_room(options.folders, options.file_bytes * options.files_per_folder); !room)
     return std::unexpected(std::move(room).error());
   auto files = std::make_shared<Impl>(Origin::own, options.file_bytes);
   for (uint32_t i = 0; i < count; ++i) {

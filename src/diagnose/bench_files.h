@@ -17,6 +17,11 @@
 
 namespace headrace {
 
+namespace diagnose {
+// That these are folders with room for so many bytes of files in each, and some to spare.
+[[nodiscard]] Status check_room(const std::vector<std::string>& folders, uint64_t bytes_per_folder);
+}  // namespace diagnose
+
 class BenchmarkFiles::Impl {
  public:
   enum class Origin : uint8_t { own, existing };

@@ -166,7 +166,7 @@ Result<IoSample> IoBenchmark::Impl::prepare_repeat(uint64_t key, diagnose::Progr
   if (!moves_bytes()) return sample;
   if (reads()) sample.resident_bytes = 0;
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (meter.tick("preparing")) return std::unexpected(diagnose::interrupted());
+    if (meter.tick(reads() ? "reading" : "writing")) return std::unexpected(diagnose::interrupted());
     const std::span<std::byte> memory(lanes_[lane].memory.data, lanes_[lane].memory.bytes);
     if (!reads()) {
       if (validates()) diagnose::fill_pattern(memory, key + lane, 0);

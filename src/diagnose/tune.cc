@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "diagnose/bench_files.h"
 #include "diagnose/bench_machine.h"
 #include "diagnose/bench_progress.h"
 #include "diagnose/tune_search.h"
@@ -51,6 +52,8 @@ Status check(const TuneOptions& options) {
     return refused("a direction is named twice");
   if (options.io_bytes < kBlockBytesMin)
     return refused(fmt::format("io_bytes is {}; allowed: {} or more", options.io_bytes, kBlockBytesMin));
+  if (options.io_bytes > uint64_t{INT64_MAX} / (2 * options.folders.size()))
+    return refused(fmt::format("io_bytes is {}: no disk holds that", options.io_bytes));
   if (options.loops == 0 || options.loops > kLoopsMax)
     return refused(fmt::format("loops is {}; allowed: 1 to {}", options.loops, kLoopsMax));
   if (!(options.seconds_max > 0 && options.seconds_max <= kSecondsMax))
@@ -80,6 +83,8 @@ Status check(const TuneOptions& options) {
 
 Result<Prepared> prepare(const TuneOptions& options) {
   if (Status checked = check(options); !checked) return std::unexpected(std::move(checked).error());
+  if (Status room = diagnose::check_room(options.folders, options.io_bytes * options.directions.size()); !room)
+    return std::unexpected(std::move(room).error());
   Prepared all;
   for (const EngineInfo& engine : probe_engines())
     if (engine.available && engine.kind != EngineKind::null && engine.kind != EngineKind::automatic)

@@ -114,6 +114,7 @@ TEST(Tune, OptionsThatMakeNoSenseAreRefusedBeforeAnythingIsWritten) {
   };
   EXPECT_FALSE(refused([](TuneOptions&) {}));
   EXPECT_TRUE(refused([](TuneOptions& o) { o.folders.clear(); }));
+  EXPECT_TRUE(refused([](TuneOptions& o) { o.io_bytes = UINT64_MAX / 2; }));
   EXPECT_TRUE(refused([](TuneOptions& o) { o.directions.clear(); }));
   EXPECT_TRUE(refused([](TuneOptions& o) { o.loops = 0; }));
   EXPECT_TRUE(refused([](TuneOptions& o) { o.seconds_max = 0; }));

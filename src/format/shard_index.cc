@@ -58,8 +58,9 @@ Result<ShardIndexText> parse_shard_index(std::span<const std::byte> json) noexce
 
 std::string write_shard_index(const ShardIndexText& index) {
   nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+  // Each name is there once, and there may be millions.
   for (const auto& [tensor, file] : index.files_by_tensor)
-    weight_map[tensor] = file;
+    weight_map.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(tensor, file);
   nlohmann::ordered_json metadata = nlohmann::ordered_json::object();
   if (index.total_bytes) metadata["total_size"] = *index.total_bytes;
   const nlohmann::ordered_json json = {{"metadata", std::move(metadata)}, {"weight_map", std::move(weight_map)}};

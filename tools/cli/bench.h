@@ -54,8 +54,18 @@ struct NumberRange {
   uint32_t max = 0;
   Zero zero = Zero::is_a_number;
 };
-CLI::Option* add_number(CLI::App& command, const std::string& names, uint32_t& target, NumberRange range,
-                        const std::string& description);
+Argument add_number(CLI::App& command, const std::string& names, uint32_t& target, NumberRange range,
+                    const std::string& description);
+
+// A flag that gives `target` a value.
+template <typename T>
+Argument add_setting(CLI::App& command, const std::string& names, T& target, T value, const std::string& description) {
+  const auto set = [&target, value] {
+    target = value;
+    return std::string();
+  };
+  return add_flag_action(command, names, set, description);
+}
 
 // Progress of a command that makes several calls: their bytes follow each other under one total.
 class TotalProgress {

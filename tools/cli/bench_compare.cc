@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -265,28 +264,27 @@ Exit run_compare(Console& console, const Options& options) {
 }  // namespace
 
 Command add_bench_compare(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "compare",
+  CLI::App* command = add_command(
+      bench, "compare",
       "Compare two results of bench io or bench engines.\n"
       "Rows that match are set against each other, with an interval that says how sure their ratio is. Results with "
       "other settings or of other machines are refused, with what differs, unless --anyway is given.");
   const auto options = std::make_shared<Options>();
-  command->add_option("A", options->a, "a result, as --json printed it")->required();
-  command->add_option("B", options->b, "the one to compare with it")->required();
-  command
-      ->add_option_function<std::string>(
-          "--fail-below",
-          [options](const std::string& text) {
-            double value = 0;
-            const char* const end = text.data() + text.size();
-            const auto [stop, failed] = std::from_chars(text.data(), end, value);
-            if (failed != std::errc{} || stop != end || !(value > 0) || !std::isfinite(value))
-              throw CLI::ValidationError("--fail-below", fmt::format("'{}' is no ratio, such as 0.95", text));
-            options->fail_below = value;
-          },
-          "Exit with status 1 if the rate of B is less than this many times that of A in any row.")
-      ->type_name("RATIO");
-  command->add_flag("--anyway", options->anyway, "Compare although settings or machines differ, and say what does.");
+  add_text(*command, "A", options->a, "a result, as --json printed it").required();
+  add_text(*command, "B", options->b, "the one to compare with it").required();
+  const auto parse_ratio = [options](const std::string& text) {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, failed] = std::from_chars(text.data(), end, value);
+    if (failed != std::errc{} || stop != end || !(value > 0) || !std::isfinite(value))
+      return fmt::format("'{}' is no ratio, such as 0.95", text);
+    options->fail_below = value;
+    return std::string();
+  };
+  add_parsed(*command, "--fail-below", parse_ratio,
+             "Exit with status 1 if the rate of B is less than this many times that of A in any row.")
+      .value("RATIO");
+  add_flag(*command, "--anyway", options->anyway, "Compare although settings or machines differ, and say what does.");
   add_json(*command, options->form);
   add_examples(*command,
                "Examples:\n"

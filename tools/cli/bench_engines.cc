@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "bench.h"
@@ -145,21 +144,18 @@ Exit run_engines(Console& console, Options& options) {
 }  // namespace
 
 Command add_bench_engines(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "engines",
+  CLI::App* command = add_command(
+      bench, "engines",
       "Measure io_uring, Linux AIO and threads side by side.\n"
       "Each engine reads and writes the same file in turn, so that a disk that others use too is fair to all. The "
       "engine null moves nothing and shows headrace's own cost.");
   const auto options = std::make_shared<Options>();
   options->io.settings.repeats = kRepeatsDefault;
-  command->add_option("FOLDER", options->folders, "folders on the disks to measure, all at once")->required();
-  command->add_option("--engine", options->engines, "The engines to compare.")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"null", "posix", "aio", "uring"}))
-      ->type_name("null,posix,aio,uring")
-      ->default_str("all");
-  command->add_flag("--read", options->io.read, "Measure reading only.");
-  command->add_flag("--write", options->io.write, "Measure writing only.");
+  add_texts(*command, "FOLDER", options->folders, "folders on the disks to measure, all at once").required();
+  add_choices(*command, "--engine", options->engines, {"null", "posix", "aio", "uring"}, "The engines to compare.")
+      .shown_default("all");
+  add_flag(*command, "--read", options->io.read, "Measure reading only.");
+  add_flag(*command, "--write", options->io.write, "Measure writing only.");
   add_io_arguments(*command, options->io);
   add_json(*command, options->form);
   add_examples(*command,

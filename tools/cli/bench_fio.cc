@@ -64,8 +64,8 @@ class Fio final : public Peer {
   std::expected<PeerSample, std::string> run(const std::vector<std::string>& paths,
                                              const std::function<void()>& tick) override {
     std::expected<PeerSample, std::string> sample = attempt(paths, tick);
-    // Memory that cannot be registered, mostly for an ordinary user's limit of locked memory.
-    if (!sample && fixed_ && !stopped()) {
+    // Memory that cannot be registered, mostly for an ordinary user's limit of locked memory. One that hung would again.
+    if (!sample && fixed_ && ended_ && !stopped()) {
       fixed_ = false;
       note_ = "fio could not register its buffers, so it ran without";
       sample = attempt(paths, tick);
@@ -135,6 +135,7 @@ class Fio final : public Peer {
     const auto call = [](void* context) { (*static_cast<const std::function<void()>*>(context))(); };
     std::function<void()> ticked = tick;
     const ChildEnd end = run_child(words(paths), limit_of(task_.bytes * paths.size()), call, &ticked);
+    ended_ = end.exit_code >= 0;
     const size_t begin = end.out.find('{');
     const std::expected<Json, std::string> report =
         parse_json<Json>(begin == std::string::npos ? std::string() : end.out.substr(begin));
@@ -167,7 +168,8 @@ class Fio final : public Peer {
     uint64_t expected = 0;
     for (const Share& share : shares())
       expected += share.bytes * files;
-    if (sample.bytes != expected || sample.seconds <= 0)
+    if (sample.seconds <= 0) return std::unexpected("fio measured no time: give it more bytes with --io-size");
+    if (sample.bytes != expected)
       return std::unexpected(fmt::format("fio moved {} bytes of {}", sample.bytes, expected));
     return sample;
   }
@@ -177,6 +179,7 @@ class Fio final : public Peer {
   PeerTask task_;
   bool huge_ = false;
   bool fixed_ = false;
+  bool ended_ = false;  // the last one, by itself
   std::string note_;
   std::vector<std::string> command_;
 };

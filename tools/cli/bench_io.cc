@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -267,14 +266,17 @@ Json spread_object(const std::vector<double>& values) {
 Json rival_object(const Rival& rival) {
   const bool ran = !rival.gb_per_s.empty();
   const auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
-  return {{"version", text(rival.peer ? rival.peer->version() : "")},
-          {"command", rival.peer ? Json(rival.peer->command()) : Json(nullptr)},
-          {"gb_per_s", ran ? spread_object(rival.gb_per_s) : Json(nullptr)},
-          {"cpu_seconds_per_gb", ran ? spread_object(rival.cpu_seconds_per_gb) : Json(nullptr)},
-          {"samples_gb_per_s", rival.gb_per_s},
-          {"headrace_by_it", ran ? spread_object(rival.ratios) : Json(nullptr)},
-          {"note", text(rival.peer ? rival.peer->note() : "")},
-          {"why_not", text(rival.why_not)}};
+  return {
+      {"version", text(rival.peer ? rival.peer->version() : "")},
+      {"command", rival.peer ? Json(rival.peer->command()) : Json(nullptr)},
+      {"gb_per_s", ran ? spread_object(rival.gb_per_s) : Json(nullptr)},
+      // In a short run it counts none: that is not nothing.
+      {"cpu_seconds_per_gb",
+       ran && spread_of(rival.cpu_seconds_per_gb).median > 0 ? spread_object(rival.cpu_seconds_per_gb) : Json(nullptr)},
+      {"samples_gb_per_s", rival.gb_per_s},
+      {"headrace_by_it", ran ? spread_object(rival.ratios) : Json(nullptr)},
+      {"note", text(rival.peer ? rival.peer->note() : "")},
+      {"why_not", text(rival.why_not)}};
 }
 
 void IoRun::print_json() const {
@@ -311,8 +313,8 @@ Exit IoRun::finish() {
 }  // namespace
 
 Command add_bench_io(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "io",
+  CLI::App* command = add_command(
+      bench, "io",
       "Measure one setting, with fio beside it on the same files.\n"
       "Takes the options of DeepSpeed's ds_io under their names and with their defaults, and like it writes unless "
       "--read is given. GB are 10^9 bytes.");
@@ -328,7 +330,7 @@ Command add_bench_io(CLI::App& bench) {
                "  headrace bench io --read --folder /data --io_size 400M --block_size 8M --queue_depth 32\n\n"
                "Exit status: 3 where --validate finds a wrong byte.");
   return {command, [options, command](Console& console) {
-            options->io_size_given = command->count("--io-size") != 0;
+            options->io_size_given = was_given(*command, "--io-size");
             const std::string wrong = options->settle();
             return wrong.empty() ? IoRun(console, *options).run() : report_usage(console, wrong);
           }};

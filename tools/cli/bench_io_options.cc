@@ -8,10 +8,7 @@
 #include <array>
 #include <charconv>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
-
-#include "nearest.h"
 
 namespace headrace::cli {
 namespace {
@@ -25,113 +22,76 @@ constexpr const char* kGpu = "GPU support is not there yet: measure without it, 
 constexpr const char* kSavers = "this is about ways to save tensors: headrace bench checkpoint compares them";
 
 // ds_io's engines by its names, and what to say of those that are none here.
-void set_engine(const std::string& word, BenchIoOptions& options) {
-  const std::vector<std::string> names = {"auto", "uring", "aio", "posix", "null"};
-  std::string wrong;
-  if (word == "aio_handle") {
-    options.engine = "auto";
-  } else if (word == "aio_basic") {
-    wrong = "'aio_basic' is 'aio' here";
-  } else if (word == "torch_io" || word == "torch_fastio") {
-    wrong = fmt::format("'{}': {}", word, kSavers);
-  } else if (std::ranges::find(names, word) == names.end()) {
-    const std::optional<std::string_view> meant = nearest(word, names);
-    wrong = fmt::format("'{}' is none of auto, uring, aio, posix, null{}", word,
-                        meant ? fmt::format("; did you mean '{}'?", *meant) : std::string());
-  } else {
-    options.engine = word;
-  }
-  if (!wrong.empty()) throw CLI::ValidationError("--engine", wrong);
+std::string set_engine(const std::string& word, BenchIoOptions& options) {
+  if (word == "aio_basic") return "'aio_basic' is 'aio' here";
+  if (word == "torch_io" || word == "torch_fastio") return fmt::format("'{}': {}", word, kSavers);
+  const std::string name = word == "aio_handle" ? "auto" : word;
+  std::string wrong = none_of(name, {"auto", "uring", "aio", "posix", "null"});
+  if (wrong.empty()) options.engine = name;
+  return wrong;
 }
 
 void add_refused_flag(CLI::App& command, const std::string& names, const std::string& why) {
-  const std::string name = names.substr(0, names.find(','));
-  command.add_flag_callback(
-             names, [name, why] { throw CLI::ValidationError(name, why); }, why + ".")
-      ->group(kElsewhere);
+  add_flag_action(command, names, [why] { return why; }, why + ".").group(kElsewhere);
 }
 
 void add_what(CLI::App& command, BenchIoOptions& options) {
-  command.add_option("FOLDER", options.folders, "folders on the disks to measure, all at once")->type_name("FOLDER");
-  command.add_option("--folder", options.ds_io_folders, "The same as FOLDER; may be given again.")
-      ->type_name("FOLDER")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(kWhat);
-  command
-      .add_option("--folder-to-device-mapping,--folder_to_device_mapping", options.mapping,
-                  "Folders, each with the number of a GPU behind it, as ds_io takes them; the numbers change nothing.")
-      ->type_name("FOLDER:N")
-      ->group(kWhat);
-  command
-      .add_option("--file", options.files,
-                  "Read this file, which exists, and write nothing; may be given again. A block device needs --yes.")
-      ->type_name("PATH")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(kWhat);
-  command.add_flag("--yes", options.yes, "A block device named with --file may be read.")->group(kWhat);
-  command.add_flag("--read", options.io.read, "Measure reading.")->group(kWhat);
-  command.add_flag("--write", options.io.write, "Measure writing, also beside --read; the default without it.")
-      ->group(kWhat);
+  add_texts(command, "FOLDER", options.folders, "folders on the disks to measure, all at once").value("FOLDER");
+  add_repeated(command, "--folder", options.ds_io_folders, "FOLDER", "The same as FOLDER.").group(kWhat);
+  add_texts(command, "--folder-to-device-mapping,--folder_to_device_mapping", options.mapping,
+            "Folders, each with the number of a GPU behind it, as ds_io takes them; the numbers change nothing.")
+      .value("FOLDER:N")
+      .group(kWhat);
+  add_repeated(command, "--file", options.files, "PATH",
+               "Read this file, which exists, and write nothing. A block device needs --yes.")
+      .group(kWhat);
+  add_flag(command, "--yes", options.yes, "A block device named with --file may be read.").group(kWhat);
+  add_flag(command, "--read", options.io.read, "Measure reading.").group(kWhat);
+  add_flag(command, "--write", options.io.write, "Measure writing, also beside --read; the default without it.")
+      .group(kWhat);
   add_number(command, "--multi-process,--multi_process", options.multi_process, {.min = 1, .max = kBenchmarkFilesMax},
              "Files in each folder, read or written at once, each by workers of its own.")
-      ->group(kWhat);
+      .group(kWhat);
 }
 
 void add_how(CLI::App& command, BenchIoOptions& options) {
-  command
-      .add_option_function<std::string>(
-          "--engine", [&options](const std::string& word) { set_engine(word, options); },
-          "How the kernel is asked; auto: the first of uring, aio, posix that works. ds_io's aio_handle is auto.")
-      ->type_name("auto|uring|aio|posix|null")
-      ->default_str("auto")
-      ->group(kHow);
-  command
-      .add_flag("--single-submit,--single_submit", options.single_submit,
-                "Make each block a request of its own, instead of handing in the whole file.")
-      ->group(kHow);
-  command
-      .add_flag("--sequential-requests,--sequential_requests", options.sequential_requests,
-                "Wait for the queue to empty before it is filled again, instead of keeping it full.")
-      ->group(kHow);
+  add_parsed(
+      command, "--engine", [&options](const std::string& word) { return set_engine(word, options); },
+      "How the kernel is asked; auto: the first of uring, aio, posix that works. ds_io's aio_handle is auto.")
+      .value("auto|uring|aio|posix|null")
+      .shown_default("auto")
+      .group(kHow);
+  add_flag(command, "--single-submit,--single_submit", options.single_submit,
+           "Make each block a request of its own, instead of handing in the whole file.")
+      .group(kHow);
+  add_flag(command, "--sequential-requests,--sequential_requests", options.sequential_requests,
+           "Wait for the queue to empty before it is filled again, instead of keeping it full.")
+      .group(kHow);
 }
 
 void add_measured(CLI::App& command, BenchIoOptions& options) {
-  command
-      .add_flag("--include-warmup-time,--include_warmup_time", options.include_warmup_time,
-                "Let the warm-ups count as repeats.")
-      ->group(kMeasured);
-  command
-      .add_flag("--different-file-each-iteration,--different_file_each_iteration",
-                options.different_file_each_iteration, "Use another file for each repeat.")
-      ->group(kMeasured);
-  command
-      .add_flag_callback(
-          "--flush-page-cache,--flush_page_cache", [&options] { options.flush = BenchIoOptions::Flush::yes; },
-          "Drop the file from the page cache before each read; done unless --file is given.")
-      ->group(kMeasured);
-  command
-      .add_flag_callback(
-          "--no-flush-page-cache", [&options] { options.flush = BenchIoOptions::Flush::no; },
-          "Leave the page cache as it is; with --direct never, reads are then served from memory.")
-      ->group(kMeasured);
+  add_flag(command, "--include-warmup-time,--include_warmup_time", options.include_warmup_time,
+           "Let the warm-ups count as repeats.")
+      .group(kMeasured);
+  add_flag(command, "--different-file-each-iteration,--different_file_each_iteration",
+           options.different_file_each_iteration, "Use another file for each repeat.")
+      .group(kMeasured);
+  add_setting(command, "--flush-page-cache,--flush_page_cache", options.flush, BenchIoOptions::Flush::yes,
+              "Drop the file from the page cache before each read; done unless --file is given.")
+      .group(kMeasured);
+  add_setting(command, "--no-flush-page-cache", options.flush, BenchIoOptions::Flush::no,
+              "Leave the page cache as it is; with --direct never, reads are then served from memory.")
+      .group(kMeasured);
 }
 
 void add_compared(CLI::App& command, BenchIoOptions& options) {
-  command
-      .add_flag_callback(
-          "--fio", [&options] { options.fio = Wanted::yes; },
-          "Fail unless fio can run beside it; by default it runs where it is installed.")
-      ->group(kCompared);
-  command.add_flag_callback(
-             "--no-fio", [&options] { options.fio = Wanted::no; }, "Do not run fio, nor gdsio.")
-      ->group(kCompared);
-  command
-      .add_flag(
-          "--ds-io-lines", options.ds_io_lines,
-          "End with the four lines that ds_io ends with, for scripts that look for them. A GB is 2^30 bytes there.")
-      ->group(kCompared);
+  add_setting(command, "--fio", options.fio, Wanted::yes,
+              "Fail unless fio can run beside it; by default it runs where it is installed.")
+      .group(kCompared);
+  add_setting(command, "--no-fio", options.fio, Wanted::no, "Do not run fio, nor gdsio.").group(kCompared);
+  add_flag(command, "--ds-io-lines", options.ds_io_lines,
+           "End with the four lines that ds_io ends with, for scripts that look for them. A GB is 2^30 bytes there.")
+      .group(kCompared);
 }
 
 void add_elsewhere(CLI::App& command) {
@@ -142,12 +102,11 @@ void add_elsewhere(CLI::App& command) {
   add_refused_flag(command, "--use-accelerator-pin-memory,--use_accelerator_pin_memory",
                    "memory needs no pinning by a framework here; --pages says which kind is used");
   add_refused_flag(command, "--torch-legacy-save,--torch_legacy_save", kSavers);
-  command
-      .add_option_function<std::string>(
-          "--fast-io-size,--fast_io_size",
-          [](const std::string&) { throw CLI::ValidationError("--fast-io-size", kSavers); }, std::string(kSavers) + ".")
-      ->type_name("SIZE")
-      ->group(kElsewhere);
+  add_parsed(
+      command, "--fast-io-size,--fast_io_size", [](const std::string&) { return std::string(kSavers); },
+      std::string(kSavers) + ".")
+      .value("SIZE")
+      .group(kElsewhere);
 }
 
 // "FOLDER:N"; nothing where it is none.

@@ -108,13 +108,13 @@ Exit print_completion(Console& console, const CLI::App& program, const std::stri
 }  // namespace
 
 Command add_completion(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("completion", "Print the completion script for bash or zsh.");
+  CLI::App* command = add_command(program, "completion", "Print the completion script for bash or zsh.");
   add_examples(*command,
                "Examples:\n"
                "  source <(headrace completion bash)\n"
                "  headrace completion zsh > ~/.zfunc/_headrace");
   const auto shell = std::make_shared<std::string>();
-  add_choice(*command, "SHELL", *shell, {"bash", "zsh"}, "the shell: bash or zsh")->required();
+  add_choice(*command, "SHELL", *shell, {"bash", "zsh"}, "the shell: bash or zsh").required();
   return {command, [shell, &program](Console& console) { return print_completion(console, program, *shell); }};
 }
 

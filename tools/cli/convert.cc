@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "command.h"
@@ -172,17 +171,16 @@ Exit run_convert(Console& console, const Options& options) {
 }  // namespace
 
 Command add_convert(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("convert",
-                                             "Write a checkpoint in another format, type, cut or part.\n"
-                                             "It is streamed: memory stays at some 200 MB, whatever the size of the "
-                                             "model. The target appears whole or not at all, and is "
-                                             "safe from a power cut when the command is done.");
+  CLI::App* command = add_command(program, "convert",
+                                  "Write a checkpoint in another format, type, cut or part.\n"
+                                  "It is streamed: memory stays at some 200 MB, whatever the size of the "
+                                  "model. The target appears whole or not at all, and is "
+                                  "safe from a power cut when the command is done.");
   const auto options = std::make_shared<Options>();
-  command
-      ->add_option("IN", options->source,
-                   "a checkpoint file, a folder of shards, an index, or the start of the shards' names")
-      ->required();
-  command->add_option("OUT", options->target, "the file to write; with --shard-size the folder")->required();
+  add_text(*command, "IN", options->source,
+           "a checkpoint file, a folder of shards, an index, or the start of the shards' names")
+      .required();
+  add_text(*command, "OUT", options->target, "the file to write; with --shard-size the folder").required();
   add_choice(*command, "--format", options->format, {"torch", "torch-legacy", "safetensors"},
              "Format of OUT. Without it the name tells: .safetensors, or .pt, .pth, .bin, .ckpt for torch.");
   add_choice(*command, "--dtype", options->dtype, {"float64", "float32", "float16", "bfloat16"},
@@ -196,12 +194,12 @@ Command add_convert(CLI::App& program) {
                "Several are done in order.");
   add_bytes(*command, "--shard-size", options->shard_bytes,
             "Write shards of at most this size, and their index, into the folder OUT.");
-  command->add_flag("--tensors-only", options->tensors_only,
-                    "Leave out what a torch file holds besides tensors, instead of refusing to lose it.");
-  command->add_flag("--overwrite", options->overwrite,
-                    "Replace OUT if it is there: the old file stays until the new one is whole.");
-  command->add_flag("--no-verify", options->no_verify,
-                    "Take IN as it is, damage included, instead of comparing it with the CRC-32 that it holds.");
+  add_flag(*command, "--tensors-only", options->tensors_only,
+           "Leave out what a torch file holds besides tensors, instead of refusing to lose it.");
+  add_flag(*command, "--overwrite", options->overwrite,
+           "Replace OUT if it is there: the old file stays until the new one is whole.");
+  add_flag(*command, "--no-verify", options->no_verify,
+           "Take IN as it is, damage included, instead of comparing it with the CRC-32 that it holds.");
   add_json(*command, options->form);
   add_examples(
       *command,

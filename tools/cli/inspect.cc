@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -253,21 +252,20 @@ Exit run_inspect(Console& console, const Options& options) {
 
 Command add_inspect(CLI::App& program) {
   CLI::App* command =
-      program.add_subcommand("inspect",
-                             "Show what is in a checkpoint: tensors, types, shapes, places, metadata, problems.\n"
-                             "PATH is a file (torch.save of either kind, safetensors), a folder of shards, an index, "
-                             "or the common start of the names of "
-                             "shards. Only the heads of files are read, and nothing in a pickle is run.");
+      add_command(program, "inspect",
+                  "Show what is in a checkpoint: tensors, types, shapes, places, metadata, problems.\n"
+                  "PATH is a file (torch.save of either kind, safetensors), a folder of shards, an index, "
+                  "or the common start of the names of "
+                  "shards. Only the heads of files are read, and nothing in a pickle is run.");
   const auto options = std::make_shared<Options>();
-  command->add_option("PATH", options->path, "the checkpoint")->required();
-  command->add_flag("--tree", options->tree, "Show names as a tree, each branch with the sum of what it holds.");
-  command->add_flag("--summary", options->summary, "Show totals only, not each tensor.");
+  add_text(*command, "PATH", options->path, "the checkpoint").required();
+  add_flag(*command, "--tree", options->tree, "Show names as a tree, each branch with the sum of what it holds.");
+  add_flag(*command, "--summary", options->summary, "Show totals only, not each tensor.");
   add_choice(*command, "--sort", options->sort, {"file", "name", "size", "offset"},
              "Order of the tensors; file: as they stand there.");
-  command
-      ->add_option("--filter", options->filter,
-                   "Show only tensors whose name matches this pattern, such as '*.weight'.")
-      ->type_name("PATTERN");
+  add_text(*command, "--filter", options->filter,
+           "Show only tensors whose name matches this pattern, such as '*.weight'.")
+      .value("PATTERN");
   add_json(*command, options->form);
   add_examples(*command,
                "Examples:\n"

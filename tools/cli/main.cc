@@ -93,17 +93,22 @@ Exit parse_error(Console& console, const CLI::App& program, const CLI::ParseErro
   return code;
 }
 
+// Behind a command's own options, so it comes last. Commands that pass their words on have none.
+void add_help(CLI::App& command) {
+  if (!command.get_prefix_command()) command.set_help_flag("--help,-h", "Print this help and exit.");
+  for (CLI::App* const child : command.get_subcommands([](const CLI::App*) { return true; }))
+    add_help(*child);
+}
+
 Exit run(Console& console, int argc, char** argv) {
   CLI::App program("Moves tensors between NVMe storage and memory at the speed of the device.", "headrace");
   program.formatter(make_help_formatter(console.columns() > 0 ? console.columns() : 80));
   program.set_version_flag("--version", fmt::format("headrace {}", HEADRACE_VERSION), "Print the version and exit.");
-  program.set_help_flag("--help,-h", "Print this help and exit.");
   program.require_subcommand(1);
   const std::vector<Command> commands = {add_report(program),  add_inspect(program),   add_verify(program),
                                          add_convert(program), add_demo(program),      add_bench(program),
                                          add_tune(program),    add_completion(program)};
-  for (const Command& command : commands)
-    if (!command.parser->get_prefix_command()) command.parser->set_help_flag("--help,-h", "Print this help and exit.");
+  add_help(program);
   add_examples(program,
                "headrace COMMAND --help tells about a command.\n\n"
                "Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 data are corrupt.");

@@ -46,9 +46,10 @@ std::string progress_line(const ProgressNow& now, double seconds, size_t columns
   const std::string rate = show_rate(now.done_bytes, seconds);
   if (now.total_bytes == 0) return fmt::format("{}: {}, {}", printable(now.what), show_bytes(now.done_bytes), rate);
   const double share = std::min(1.0, static_cast<double>(now.done_bytes) / static_cast<double>(now.total_bytes));
-  const double left = share > 0 ? seconds * (1 - share) / share : 0;
   const std::string percent = fmt::format("{:3.0f} %", 100 * share);
-  const std::string facts = fmt::format("{}, {} left", rate, show_seconds(left));
+  // Before the first byte nothing is known of the rest.
+  const std::string facts =
+      share > 0 ? fmt::format("{}, {} left", rate, show_seconds(seconds * (1 - share) / share)) : rate;
   if (columns == 0)
     return fmt::format("{}: {} of {}, {}", printable(now.what), percent, show_bytes(now.total_bytes), facts);
   const std::string head = fmt::format("{} {}", printable(now.what), percent);

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -254,13 +253,13 @@ Exit run_report(Console& console, const Options& options) {
 }  // namespace
 
 Command add_report(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "report",
+  CLI::App* command = add_command(
+      program, "report",
       "Show what this machine can do, and try every engine in every FOLDER.\n"
       "In a folder each engine writes 9 MB of random bytes durably, reads them back from the device and compares "
       "them. The file that this takes has no name, or loses it before it is written: nothing stays behind.");
   const auto options = std::make_shared<Options>();
-  command->add_option("FOLDER", options->folders, "where files are to lie; none: only the machine is looked at");
+  add_texts(*command, "FOLDER", options->folders, "where files are to lie; none: only the machine is looked at");
   add_json(*command, options->form);
   add_examples(*command,
                "Examples:\n"

@@ -11,7 +11,6 @@
 #include <fstream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -184,11 +183,12 @@ class TuneRun {
 
   // What it costs is known before it begins: SSDs wear.
   void announce(const TunePlan& plan) const {
-    console_.note(fmt::format(
-        "headrace: {} combinations of settings, about {:.0f} s at most; writes at most {}, reads at most {}, and takes "
-        "{} of space until it ends",
-        plan.points, plan.seconds_max, show_bytes(plan.written_bytes_max), show_bytes(plan.read_bytes_max),
-        show_bytes(plan.space_bytes)));
+    console_.note(
+        fmt::format("headrace: {} combinations of settings, and later those beside the best; about {:.0f} s at most; "
+                    "writes at most "
+                    "{}, reads at most {}, and takes {} of space until it ends",
+                    plan.points, plan.seconds_max, show_bytes(plan.written_bytes_max), show_bytes(plan.read_bytes_max),
+                    show_bytes(plan.space_bytes)));
   }
 
   Exit failed(const Error& error) {
@@ -416,8 +416,8 @@ std::string tune_page(std::string_view json) {
 }
 
 Command add_tune(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "tune",
+  CLI::App* command = add_command(
+      program, "tune",
       "Find the settings with which files are read and written fastest here.\n"
       "Tries combinations of engine, block size, queue depth and workers in rounds, each with fewer of them, reads and "
       "writes apart. Takes the options of DeepSpeed's ds_nvme_tune under their names. Its files have no name and are "

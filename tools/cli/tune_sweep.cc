@@ -47,7 +47,7 @@ Outcome add_size(std::vector<uint64_t>& list, const Json& value) {
 
 Outcome add_count(std::vector<uint32_t>& list, const Json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<uint32_t>::max())
-    return wrong(fmt::format("{} is no whole number", shown(value)));
+    return wrong(fmt::format("{} is no whole number from 0 to {}", shown(value), std::numeric_limits<uint32_t>::max()));
   list.push_back(value.get<uint32_t>());
   return {};
 }

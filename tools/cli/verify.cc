@@ -14,7 +14,6 @@
 #include <tuple>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -192,22 +191,20 @@ void print_problems(Console& console, const std::vector<CheckpointProblem>& prob
 }
 
 Command add_verify(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("verify",
-                                             "Read a checkpoint and tell whether it is whole, or equal to another.\n"
-                                             "Every record is compared with its CRC-32 where the format has one (torch "
-                                             "zip), and every size, range and index entry with "
-                                             "what is there. It reads at the speed of the device, in bounded memory.");
+  CLI::App* command = add_command(program, "verify",
+                                  "Read a checkpoint and tell whether it is whole, or equal to another.\n"
+                                  "Every record is compared with its CRC-32 where the format has one (torch "
+                                  "zip), and every size, range and index entry with "
+                                  "what is there. It reads at the speed of the device, in bounded memory.");
   const auto options = std::make_shared<Options>();
-  command
-      ->add_option("PATH", options->path,
-                   "a checkpoint file, a folder of shards, an index, or the start of the shards' names")
-      ->required();
-  command
-      ->add_option("--against", options->against,
-                   "Compare tensor by tensor with this checkpoint, whose format may be another.")
-      ->type_name("OTHER");
-  command->add_flag("--stats", options->stats,
-                    "Count NaN, infinities and zeros of each tensor, and tell minimum and maximum.");
+  add_text(*command, "PATH", options->path,
+           "a checkpoint file, a folder of shards, an index, or the start of the shards' names")
+      .required();
+  add_text(*command, "--against", options->against,
+           "Compare tensor by tensor with this checkpoint, whose format may be another.")
+      .value("OTHER");
+  add_flag(*command, "--stats", options->stats,
+           "Count NaN, infinities and zeros of each tensor, and tell minimum and maximum.");
   add_json(*command, options->form);
   add_examples(*command,
                "Examples:\n"
