@@ -11,6 +11,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace headrace::convert {
 namespace {
 
@@ -56,6 +60,26 @@ uint16_t float_to_half(float value) {
   const int32_t half = (finite & ~is_large) | (0x7c00 & is_large) | (0x0200 & is_nan) | (bits >> 16 & 0x8000);
   return static_cast<uint16_t>(half);
 }
+
+#if defined(__x86_64__)
+// The same with the instruction for it, which nearly every processor has, eight at once. Returns how many were turned.
+__attribute__((target("avx,f16c"))) size_t floats_to_halves_f16c(const std::byte* __restrict source,
+                                                                 std::byte* __restrict target, size_t count) {
+  constexpr size_t kAtOnce = 8;
+  const __m128i sign = _mm_set1_epi16(INT16_MIN), infinity = _mm_set1_epi16(0x7c00), nan = _mm_set1_epi16(0x7e00);
+  size_t done = 0;
+  for (; done + kAtOnce <= count; done += kAtOnce) {
+    const auto* const floats = reinterpret_cast<const float*>(source + done * sizeof(float));
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(floats), _MM_FROUND_TO_NEAREST_INT);
+    // It keeps what fits of a NaN's payload: one bit pattern on every machine is worth more.
+    const __m128i is_nan = _mm_cmpgt_epi16(_mm_andnot_si128(sign, halves), infinity);
+    const __m128i quiet = _mm_or_si128(_mm_and_si128(halves, sign), nan);
+    const __m128i result = _mm_or_si128(_mm_andnot_si128(is_nan, halves), _mm_and_si128(is_nan, quiet));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + done * sizeof(uint16_t)), result);
+  }
+  return done;
+}
+#endif
 
 uint16_t float_to_bfloat(float value) {
   const auto bits = std::bit_cast<int32_t>(value);
@@ -258,6 +282,19 @@ void turn_each(const std::byte* __restrict source, std::byte* __restrict target,
     store<To>(target + i * sizeof(To), turn(load<From>(source + i * sizeof(From))));
 }
 
+void floats_to_halves(const std::byte* source, std::byte* target, size_t count) {
+#if defined(__x86_64__)
+  static const bool has_f16c = __builtin_cpu_supports("avx") != 0 && __builtin_cpu_supports("f16c") != 0;
+  if (has_f16c) {
+    const size_t done = floats_to_halves_f16c(source, target, count);
+    source += done * sizeof(float);
+    target += done * sizeof(uint16_t);
+    count -= done;
+  }
+#endif
+  turn_each<float, uint16_t>(source, target, count, float_to_half);
+}
+
 // Floating-point elements as float32.
 void to_float(DType from, const std::byte* source, std::byte* target, size_t count) {
   switch (from) {
@@ -277,7 +314,7 @@ void to_float(DType from, const std::byte* source, std::byte* target, size_t cou
 void from_float(const std::byte* source, DType to, std::byte* target, size_t count) {
   switch (to) {
     case DType::float64: return turn_each<float, double>(source, target, count, [](float v) { return double{v}; });
-    case DType::float16: return turn_each<float, uint16_t>(source, target, count, float_to_half);
+    case DType::float16: return floats_to_halves(source, target, count);
     case DType::bfloat16: return turn_each<float, uint16_t>(source, target, count, float_to_bfloat);
     default: std::memcpy(target, source, count * sizeof(float)); return;
   }
