@@ -44,6 +44,7 @@ inline constexpr uint32_t kTunePointsMax = 1024;
 struct TuneRivalTask {
   IoDirection direction = IoDirection::read;
   HandleFacts handle = {};  // what is to be done as headrace does it
+  RequestOrder order = RequestOrder::overlapping;
   bool registered = true;
   uint64_t bytes = 0;                   // from the start of each file
   std::vector<std::string> paths = {};  // which can be opened while the call lasts
@@ -104,9 +105,11 @@ struct TunedPoint {
   std::optional<TuneTrack> write = {};
 };
 
-// The best settings in one direction and how they stand beside others, from the last round.
+// The best settings in one direction and how they stand beside others.
 struct TuneBest {
-  uint32_t point = 0;  // of TuneResult::points
+  uint32_t point = 0;                  // of TuneResult::points
+  TuneRound round = TuneRound::first;  // that the rates are of: the last in which all that were left had a turn
+  bool confirmed = false;              // the last round, with all of its repeats
   Spread gb_per_s = {};
   Spread cpu_seconds_per_gb = {};
   std::optional<double> by_default = {};  // its rate by that of the library's defaults

@@ -479,6 +479,45 @@ def slower(result: dict[str, Any], factor: float) -> dict[str, Any]:
     return changed
 
 
+def test_the_engine_null_may_stand_alone(folder: Path) -> None:
+    rows = run_json("bench", "engines", folder, "--engine", "null", "--read", "--io-size", "4M")["rows"]
+    assert [row["engine"] for row in rows] == ["null"]
+
+
+def test_an_engine_that_there_is_not_is_refused_with_the_nearest(folder: Path) -> None:
+    said = refusal("engines", folder, "--engine", "aio,urnig", code=2)
+    assert "did you mean 'uring'?" in said
+
+
+def test_what_makes_no_sense_is_a_usage_error_in_json_too(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    result = run_json("bench", "io", "--file", empty, code=2)
+    assert result["error"]["code"] == "usage"
+
+
+def test_requests_in_batches_are_so_for_fio_too(folder: Path) -> None:
+    if shutil.which("fio") is None:
+        pytest.skip("fio is not installed")
+    arguments = (
+        "--read",
+        "--io-size",
+        "64M",
+        "--block-size",
+        "16M",
+        "--queue-depth",
+        "64",
+        "--io-parallel",
+        "2",
+    )
+    fio = bench_io(folder, *arguments, "--sequential-requests", "--fio")["results"][0]["fio"]
+    assert fio["gb_per_s"]["count"] == 3
+    # What headrace's handles let through: 128 MiB in flight.
+    assert {"--iodepth=4", "--iodepth_batch_submit=4", "--iodepth_batch_complete_min=4"} <= set(
+        fio["command"]
+    )
+
+
 def test_results_compare_with_an_interval(tmp_path: Path) -> None:
     measured = bench_io(tmp_path, "--read", "--io-size", "4M", "--repeats", "7", "--no-fio")
     a = saved(tmp_path / "a.json", measured)

@@ -31,6 +31,14 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
+def test_what_lies_in_the_current_folder_is_not_run(tmp_path: Path) -> None:
+    for name in ("json", "importlib", "site", "sysconfig", "headrace"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\nraise SystemExit(1)\n")
+    told = run_json("report", cwd=tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert headrace.__version__ in json.dumps(told)
+
+
 def on_terminal(columns: int, *command: str) -> tuple[int, list[str]]:
     """Exit code and lines of a command on a terminal so wide, without styles and status lines."""
     child, terminal = pty.fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import signal
 import subprocess
@@ -286,6 +287,23 @@ def test_what_makes_no_sense_is_refused(folder: Path, tmp_path: Path) -> None:
     said = refusal(str(folder), "--io-size", "100T", code=1)
     assert "ENOSPC" in said
     assert "combinations" not in said
+
+
+def test_bytes_that_do_not_fill_what_is_read_are_refused(folder: Path) -> None:
+    said = refusal(str(folder), "--no-write", "--max-written", "20K")
+    assert "the files that are read take 8388608; allow more" in said
+    done = run("tune", str(folder), "--no-write", "--max-written", "20K", "--json")
+    assert json.loads(done.stdout)["error"]["code"] == "usage"
+
+
+def test_a_fio_that_was_asked_for_and_fails_fails_the_command(folder: Path, tmp_path: Path) -> None:
+    fio = tmp_path / "fio"
+    fio.write_text('#!/bin/sh\n[ "$1" = --version ] && echo fio-0 && exit\nexit 3\n')
+    fio.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = run("tune", str(folder), "--fio", "--io-size", "1M", "--no-write", env=environment)
+    assert done.returncode == 1
+    assert "--fio was asked for, and fio did not run" in done.stderr
 
 
 def test_where_results_go_is_tried_before_anything_is_measured(folder: Path, tmp_path: Path) -> None:

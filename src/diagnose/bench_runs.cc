@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -110,9 +112,12 @@ class Contest {
   }
 
   Status play(uint32_t round, diagnose::ProgressMeter& meter) {
-    for (size_t i = 0; i < contenders_.size(); ++i) {
-      // Whoever comes first in a round might always find the device in another state.
-      Contender& contender = contenders_[(i + round) % contenders_.size()];
+    // Whoever always came after the same one might always find the device in the same state.
+    std::vector<size_t> order(contenders_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::shuffle(order, random_);
+    for (const size_t i : order) {
+      Contender& contender = contenders_[i];
       if (!contender.benchmark) continue;
       Result<IoSample> sample = contender.benchmark->run(counts(options_.settings, round), meter);
       if (sample) continue;
@@ -125,6 +130,7 @@ class Contest {
   const EnginesOptions& options_;
   const Progress& progress_;
   std::vector<Contender> contenders_;
+  std::mt19937_64 random_{20'261};  // fixed: two calls take the contenders in the same order
 };
 
 }  // namespace

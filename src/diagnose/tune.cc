@@ -101,7 +101,8 @@ Result<Prepared> prepare(const TuneOptions& options) {
   const Result<Handle> by_default = Handle::create();
   if (!by_default) return std::unexpected(by_default.error());
   const HandleFacts facts = by_default->facts();
-  std::erase(all.points, TunePoint{facts.engine, facts.block_bytes, facts.queue_depth, facts.workers});
+  const TunePoint defaults = {facts.engine, facts.block_bytes, facts.queue_depth, facts.workers};
+  std::erase(all.points, defaults);
   all.points.insert(all.points.begin(), TunePoint{});  // the same by its own name: what all is compared with
   if (all.points.size() > kTunePointsMax) return too_many(all.points.size());
   const uint64_t folders = options.folders.size();
@@ -113,9 +114,16 @@ Result<Prepared> prepare(const TuneOptions& options) {
                 .seconds_max = options.seconds_max,
                 .bytes_max = {or_default(options.read_bytes_max, kReadBytesDefault),
                               or_default(options.written_bytes_max, kWrittenBytesDefault)},
+                .by_default = defaults,
                 .rival = !options.rival.name.empty()};
-  for (const IoDirection direction : options.directions) {
+  // Writes first, which need more than the files that are read.
+  for (const IoDirection direction : {IoDirection::write, IoDirection::read}) {
+    if (std::ranges::find(options.directions, direction) == options.directions.end()) continue;
     const TuneSizing sizing = diagnose::sizes_for(static_cast<uint32_t>(all.points.size()), all.bounds, direction);
+    if (const uint64_t may = all.bounds.bytes_max[static_cast<size_t>(IoDirection::write)];
+        sizing.least_fill_bytes > may)
+      return refused(fmt::format("{} bytes may be written, and the files that are read take {}; allow more", may,
+                                 sizing.least_fill_bytes));
     if (!sizing.sizes) {
       const bool reads = direction == IoDirection::read;
       return refused(
@@ -171,6 +179,7 @@ class Bench final : public diagnose::TuneBench {
     BenchmarkFiles& files = *sets_[static_cast<size_t>(direction)];
     TuneRivalTask task = {.direction = direction,
                           .handle = seen_of(point).handle,
+                          .order = point.order,
                           .registered = point.registered != Ladder::never,
                           .bytes = bytes};
     for (uint32_t i = 0; i < files.count(); ++i)

@@ -108,7 +108,10 @@ Json rival_json(const std::optional<TuneRivalResult>& rival) {
   };
   return {{"name", rival->name},
           {"gb_per_s", median(rival->gb_per_s)},
-          {"cpu_seconds_per_gb", median(rival->cpu_seconds_per_gb)},
+          // In short runs it counts none: that is not nothing.
+          {"cpu_seconds_per_gb", ran && spread_of(rival->cpu_seconds_per_gb).median > 0
+                                     ? Json(spread_of(rival->cpu_seconds_per_gb).median)
+                                     : Json(nullptr)},
           {"headrace_gb_per_s", median(rival->headrace_gb_per_s)},
           {"headrace_by_it", median(ratios)},
           {"samples", rival->gb_per_s},
@@ -128,6 +131,8 @@ Json best_json(const TuneResult& result, const std::optional<TuneBest>& best,
                const std::optional<TuneRivalResult>& rival) {
   if (!best) return nullptr;
   Json object = {{"point", best->point},
+                 {"round", tune_round_name(best->round)},
+                 {"confirmed", best->confirmed},
                  {"gb_per_s", diagnose::json_of(best->gb_per_s)},
                  {"cpu_seconds_per_gb", diagnose::json_of(best->cpu_seconds_per_gb)},
                  {"by_default", or_null(best->by_default)},

@@ -50,8 +50,15 @@ uint32_t last_points(const TuneBounds& bounds) {
   return static_cast<uint32_t>(bounds.directions.size()) * kFinalists + 1;
 }
 
-double fill_bytes_max(const TuneBounds& bounds) {
-  return static_cast<double>(bounds.bytes_max[static_cast<size_t>(IoDirection::write)]) * kFillShareMax;
+// Where writes are not measured, filling may take all that may be written.
+double fill_share(const TuneBounds& bounds) {
+  return std::ranges::find(bounds.directions, IoDirection::write) == bounds.directions.end() ? 1 : kFillShareMax;
+}
+
+// How often each round moves its bytes, by TuneRound.
+std::array<uint64_t, 4> runs_of(const TuneBounds& bounds, uint64_t points, uint64_t second_points) {
+  return {points * bounds.loops, second_points * kMiddleRepeats, uint64_t{third_points()} * kMiddleRepeats,
+          uint64_t{last_points(bounds)} * kFinalRepeats};
 }
 
 bool ends_all(const Error& error) {
@@ -64,15 +71,15 @@ TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection dire
   const auto bytes_max = static_cast<double>(bounds.bytes_max[static_cast<size_t>(direction)]);
   const uint64_t least = std::min(kLeastBytes, bounds.io_bytes);
   double repeat_max = bytes_max * kRepeatShareMax;
-  if (direction == IoDirection::read) repeat_max = std::min(repeat_max, fill_bytes_max(bounds));
+  const auto may_be_written = static_cast<double>(bounds.bytes_max[static_cast<size_t>(IoDirection::write)]);
+  if (direction == IoDirection::read) repeat_max = std::min(repeat_max, may_be_written * fill_share(bounds));
   const auto per_file = [&](double share, uint64_t runs) {
     const double bytes = std::min(bytes_max * share / static_cast<double>(runs), repeat_max);
     return std::min(base::align_down(static_cast<uint64_t>(bytes) / bounds.files, kStepBytes), bounds.io_bytes);
   };
   const auto second_points = std::min(points, std::max(kKeptLeast, points / kKeptShare));
-  const std::array<uint64_t, 5> runs = {uint64_t{points} * bounds.loops, uint64_t{second_points} * kMiddleRepeats,
-                                        uint64_t{third_points()} * kMiddleRepeats,
-                                        uint64_t{last_points(bounds)} * kFinalRepeats, 2 * kRivalRepeats};
+  const auto [first, second, third, last] = runs_of(bounds, points, second_points);
+  const std::array<uint64_t, 5> runs = {first, second, third, last, 2 * kRivalRepeats};
   const std::array<double, 5> shares = {kFirstShare, kSecondShare, kThirdShare, kLastShare, kRivalShare};
   TuneSizes sizes = {.second_points = second_points};
   TuneSizing sizing;
@@ -86,7 +93,13 @@ TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection dire
     sizing.least_bytes = std::max(sizing.least_bytes, static_cast<uint64_t>(needed) + 1);
     (i < sizes.bytes.size() ? sizes.bytes[i] : sizes.rival_bytes) = bytes;
   }
-  if (static_cast<double>(sizing.least_bytes) <= bytes_max) sizing.sizes = sizes;
+  // A file is filled with a repeat at least.
+  if (direction == IoDirection::read)
+    sizing.least_fill_bytes =
+        static_cast<uint64_t>(static_cast<double>(bounds.files * std::max(least, kStepBytes)) / fill_share(bounds));
+  if (static_cast<double>(sizing.least_bytes) <= bytes_max &&
+      static_cast<double>(sizing.least_fill_bytes) <= may_be_written)
+    sizing.sizes = sizes;
   return sizing;
 }
 
@@ -122,7 +135,7 @@ Status TuneSearch::run() {
 
 // How long a repeat takes here is known only now: on a slow device repeats become shorter, so that each point has its turn.
 Status TuneSearch::calibrate() {
-  double needed = 0;
+  std::array<double, 5> needed = {};  // seconds, by TuneRound, and for the rival
   bench_.expect(expected_bytes());
   for (const IoDirection direction : bounds_.directions) {
     const uint64_t bytes = *std::ranges::max_element(sizes(direction).bytes);
@@ -131,20 +144,25 @@ Status TuneSearch::calibrate() {
     if (!sample && (ends_all(sample.error()) || result_.points.size() == 1)) return std::unexpected(sample.error());
     if (!sample) continue;
     const double per_byte = sample->seconds / static_cast<double>(std::max<uint64_t>(sample->bytes, 1));
-    const auto moved = static_cast<double>(sizes(direction).bytes[0] * bounds_.files * bounds_.loops);
-    needed += per_byte * moved * static_cast<double>(result_.points.size());
+    const TuneSizes& all = sizes(direction);
+    const std::array<uint64_t, 4> runs = runs_of(bounds_, result_.points.size(), all.second_points);
+    for (size_t round = 0; round < runs.size(); ++round)
+      needed[round] += per_byte * static_cast<double>(all.bytes[round] * bounds_.files * runs[round]);
+    if (bounds_.rival) needed[4] += per_byte * static_cast<double>(all.rival_bytes * bounds_.files * 2 * kRivalRepeats);
   }
   began_ = bench_.seconds();
-  const double allowed = (bounds_.seconds_max - began_) * kFirstUntil;
-  if (needed <= allowed) return {};
-  result_.out_of_time = true;
-  const double part = std::max(allowed, 0.0) / needed;
+  constexpr std::array<double, 6> kFromTo = {0, kFirstUntil, kSecondUntil, kThirdUntil, kLastUntil, 1};
   const uint64_t least = std::min(kLeastBytes, bounds_.io_bytes);
-  for (TuneSizes& one : sizes_)
-    for (uint64_t& bytes : one.bytes) {
-      const auto scaled = static_cast<uint64_t>(static_cast<double>(bytes) * part);
+  for (size_t round = 0; round < needed.size(); ++round) {
+    const double allowed = std::max(share(kFromTo[round + 1]) - share(kFromTo[round]), 0.0);
+    if (needed[round] <= allowed) continue;
+    result_.out_of_time = true;
+    for (TuneSizes& one : sizes_) {
+      uint64_t& bytes = round < one.bytes.size() ? one.bytes[round] : one.rival_bytes;
+      const auto scaled = static_cast<uint64_t>(static_cast<double>(bytes) * allowed / needed[round]);
       bytes = std::min(bytes, std::max(least, base::align_down(scaled, kStepBytes)));
     }
+  }
   bench_.expect(expected_bytes());
   return {};
 }
@@ -153,9 +171,10 @@ uint64_t TuneSearch::expected_bytes() {
   uint64_t bytes = 0;
   for (const IoDirection direction : bounds_.directions) {
     const TuneSizes& all = sizes(direction);
-    bytes += *std::ranges::max_element(all.bytes) + result_.points.size() * bounds_.loops * all.bytes[0] +
-             uint64_t{kMiddleRepeats} * (all.second_points * all.bytes[1] + third_points() * all.bytes[2]) +
-             uint64_t{last_points(bounds_)} * kFinalRepeats * all.bytes[3];
+    const std::array<uint64_t, 4> runs = runs_of(bounds_, result_.points.size(), all.second_points);
+    bytes += *std::ranges::max_element(all.bytes);
+    for (size_t round = 0; round < runs.size(); ++round)
+      bytes += runs[round] * all.bytes[round];
     if (bounds_.rival) bytes += 2 * kRivalRepeats * all.rival_bytes;
   }
   return bytes * bounds_.files;
@@ -185,7 +204,9 @@ Status TuneSearch::first_rounds() {
     const IoDirection direction = bounds_.directions[turn];
     std::vector<uint32_t> kept = promising(result_.points, direction, kThirdLeaders);
     if (kept.empty()) continue;
-    for (const TunePoint& neighbour : neighbours_of(result_.points[kept.front()].point, asked_, bounds_.io_bytes)) {
+    const TunedPoint& leader = result_.points[kept.front()];
+    const TunePoint settled = leader.is_default ? bounds_.by_default : leader.point;
+    for (const TunePoint& neighbour : neighbours_of(settled, asked_, bounds_.io_bytes)) {
       const uint32_t index = add(neighbour);
       if (std::ranges::find(kept, index) == kept.end()) kept.push_back(index);
     }
@@ -196,22 +217,20 @@ Status TuneSearch::first_rounds() {
 }
 
 Status TuneSearch::last_round() {
-  std::vector<uint32_t> candidates;
-  candidates.reserve(last_points(bounds_));
-  candidates.push_back(0);
+  finalists_.push_back(0);
   for (const IoDirection direction : bounds_.directions) {
     // The best of what was looked at most often, and the best of what lies beside it.
     std::vector<uint32_t> best = promising(result_.points, direction, 1);
-    for (const uint32_t index : leaders(direction, TuneRound::third, kFinalists))
+    for (const uint32_t index : leaders(direction, TuneRound::third, kFinalists).points)
       if (std::ranges::find(best, index) == best.end() && best.size() < kFinalists) best.push_back(index);
     for (const uint32_t index : best)
-      if (std::ranges::find(candidates, index) == candidates.end()) candidates.push_back(index);
+      if (std::ranges::find(finalists_, index) == finalists_.end()) finalists_.push_back(index);
   }
   const size_t turns = bounds_.directions.size();
   for (size_t turn = 0; turn < turns; ++turn) {
     const double until =
         kThirdUntil + (kLastUntil - kThirdUntil) * static_cast<double>(turn + 1) / static_cast<double>(turns);
-    Status played = play(candidates, bounds_.directions[turn], TuneRound::last, kFinalRepeats, share(until));
+    Status played = play(finalists_, bounds_.directions[turn], TuneRound::last, kFinalRepeats, share(until));
     if (!played) return played;
     bench_.forget();
   }
@@ -255,8 +274,7 @@ Status TuneSearch::measure(uint32_t point, IoDirection direction, TuneRound roun
   return {};
 }
 
-// Of the latest round, up to `round`, in which there is one: the time may have been over before.
-std::vector<uint32_t> TuneSearch::leaders(IoDirection direction, TuneRound round, size_t count) const {
+TuneSearch::Leaders TuneSearch::leaders(IoDirection direction, TuneRound round, size_t count) const {
   std::vector<uint32_t> all(result_.points.size());
   for (uint32_t i = 0; i < all.size(); ++i)
     all[i] = i;
@@ -264,9 +282,16 @@ std::vector<uint32_t> TuneSearch::leaders(IoDirection direction, TuneRound round
     std::vector<uint32_t> order = ranked(result_.points, all, direction, static_cast<TuneRound>(at));
     if (order.empty()) continue;
     if (order.size() > count) order.erase(order.begin() + static_cast<std::ptrdiff_t>(count), order.end());
-    return order;
+    return {.round = static_cast<TuneRound>(at), .points = std::move(order)};
   }
   return {};
+}
+
+bool TuneSearch::last_round_counts(IoDirection direction) const {
+  return std::ranges::all_of(finalists_, [&](uint32_t index) {
+    const std::optional<TuneTrack>& track = track_of(result_.points[index], direction);
+    return (track && track->error) || repeats_of(result_.points[index], direction, TuneRound::last) != nullptr;
+  });
 }
 
 uint32_t TuneSearch::add(const TunePoint& point) {
@@ -283,11 +308,12 @@ void TuneSearch::choose() {
 }
 
 void TuneSearch::choose_one(IoDirection direction) {
-  const std::vector<uint32_t> order = leaders(direction, TuneRound::last, 1);
-  if (order.empty()) return;
-  const TunedPoint& best = result_.points[order.front()];
-  const TuneRepeats& repeats = track_of(best, direction)->rounds.back();
-  TuneBest chosen = {.point = order.front(),
+  const Leaders first = leaders(direction, last_round_counts(direction) ? TuneRound::last : TuneRound::third, 1);
+  if (first.points.empty()) return;
+  const TuneRepeats& repeats = *repeats_of(result_.points[first.points.front()], direction, first.round);
+  TuneBest chosen = {.point = first.points.front(),
+                     .round = first.round,
+                     .confirmed = first.round == TuneRound::last && repeats.gb_per_s.size() == kFinalRepeats,
                      .gb_per_s = spread_of(repeats.gb_per_s),
                      .cpu_seconds_per_gb = spread_of(repeats.cpu_seconds_per_gb)};
   const double by_default = median_rate(result_.points.front(), direction, repeats.round);

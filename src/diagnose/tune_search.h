@@ -47,13 +47,16 @@ struct TuneBounds {
   uint32_t loops = 1;
   double seconds_max = 0;
   std::array<uint64_t, 2> bytes_max = {};  // by direction; writes: with what fills the files
+  TunePoint by_default = {};               // what the library's defaults come to
   bool rival = false;
 };
 
-// Nothing where `bytes_max` is too little to measure that many points: `least_bytes` would do.
+// Nothing where `bytes_max` is too little to measure that many points: `least_bytes` would do, and `least_fill_bytes` of what may
+// be written for the files that are read.
 struct TuneSizing {
   std::optional<TuneSizes> sizes;
   uint64_t least_bytes = 0;
+  uint64_t least_fill_bytes = 0;
 };
 [[nodiscard]] TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection direction);
 
@@ -78,7 +81,14 @@ class TuneSearch {
   [[nodiscard]] Status play(std::vector<uint32_t> points, IoDirection direction, TuneRound round, uint32_t repeats,
                             double until_seconds);
   [[nodiscard]] Status measure(uint32_t point, IoDirection direction, TuneRound round);
-  [[nodiscard]] std::vector<uint32_t> leaders(IoDirection direction, TuneRound round, size_t count) const;
+  // By the latest round, up to `round`, in which there is one: the time may have been over before.
+  struct Leaders {
+    TuneRound round = TuneRound::first;
+    std::vector<uint32_t> points;
+  };
+  [[nodiscard]] Leaders leaders(IoDirection direction, TuneRound round, size_t count) const;
+  // That all of the last round had a turn in it: who had none cannot be told from who is slower.
+  [[nodiscard]] bool last_round_counts(IoDirection direction) const;
   [[nodiscard]] uint32_t add(const TunePoint& point);
   [[nodiscard]] uint64_t expected_bytes();
   [[nodiscard]] double share(double part) const { return began_ + (bounds_.seconds_max - began_) * part; }
@@ -89,7 +99,7 @@ class TuneSearch {
   TuneBench& bench_;
   TuneResult result_;
   std::array<TuneSizes, 2> sizes_ = {};
-  std::array<std::vector<uint32_t>, 2> finalists_ = {};
+  std::vector<uint32_t> finalists_;
   std::mt19937_64 random_{20'260};  // fixed: two calls take the points in the same order
   double began_ = 0;                // when preparation was over
   std::optional<Error> first_error_;

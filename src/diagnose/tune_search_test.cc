@@ -207,6 +207,60 @@ TEST(TuneSearch, ASlowDeviceGetsShorterRepeatsAndTheTimeIsKept) {
   EXPECT_LE(disk.seconds(), bounds.seconds_max + 5);
 }
 
+TEST(TuneSearch, NobodyWinsTheLastRoundBeforeAllHadTheirTurn) {
+  bool some_unconfirmed = false;
+  for (const double scale : {0.003, 0.01, 0.02, 0.05, 0.2, 1.0}) {
+    SimulatedDisk disk;
+    disk.scale = scale;
+    TuneSearch search(both_directions(), {}, points_with_default(), disk);
+    ASSERT_TRUE(search.run());
+    const TuneResult& result = search.result();
+    for (const IoDirection direction : {IoDirection::read, IoDirection::write}) {
+      const TuneBest& best = *(direction == IoDirection::read ? result.read : result.write);
+      some_unconfirmed |= !best.confirmed;
+      EXPECT_EQ(repeats_of(result.points[best.point], direction, best.round)->gb_per_s.size(), best.gb_per_s.count);
+      EXPECT_EQ(best.confirmed, best.round == TuneRound::last && best.gb_per_s.count == kFinalRepeats);
+      if (best.round != TuneRound::last) continue;
+      EXPECT_NE(repeats_of(result.points[0], direction, TuneRound::last), nullptr) << scale;  // the defaults are in it
+    }
+    if (scale >= 0.05) {
+      EXPECT_TRUE(result.read->confirmed && result.write->confirmed) << scale;
+    }
+  }
+  EXPECT_TRUE(some_unconfirmed);
+}
+
+TEST(TuneSearch, WhereTheDefaultsLeadWhatLiesBesideThemIsTried) {
+  SimulatedDisk disk;
+  disk.noise = 0;
+  TuneBounds bounds = both_directions();
+  bounds.by_default = {EngineKind::uring, 4 * kMiB, 8, 4};
+  const TuneSpace space = {.engines = {EngineKind::posix}, .orders = {RequestOrder::in_batches}};  // slow
+  TuneSearch search(bounds, space, points_with_default(space), disk);
+  ASSERT_TRUE(search.run());
+  const auto tried = [&](uint64_t block_bytes, uint32_t depth) {
+    return std::ranges::any_of(search.result().points, [&](const TunedPoint& one) {
+      return one.point.engine == EngineKind::uring && one.point.block_bytes == block_bytes &&
+             one.point.queue_depth == depth;
+    });
+  };
+  EXPECT_TRUE(tried(2 * kMiB, 8) && tried(8 * kMiB, 8) && tried(4 * kMiB, 4) && tried(4 * kMiB, 16));
+}
+
+TEST(TuneSearch, TooFewBytesToFillWhatIsReadAreTold) {
+  TuneBounds bounds = both_directions();
+  bounds.directions = {IoDirection::read};
+  bounds.bytes_max[1] = 20'000;
+  const TuneSizing sizing = sizes_for(73, bounds, IoDirection::read);
+  EXPECT_FALSE(sizing.sizes);
+  EXPECT_EQ(sizing.least_fill_bytes, 8 * kMiB);
+  bounds.bytes_max[1] = sizing.least_fill_bytes;
+  const auto sizes = sizes_for(73, bounds, IoDirection::read).sizes;
+  ASSERT_TRUE(sizes);
+  EXPECT_EQ(*std::ranges::min_element(sizes->bytes), 8 * kMiB);
+  EXPECT_EQ(sizes->rival_bytes, 8 * kMiB);
+}
+
 TEST(TuneSearch, APointThatFailsIsRecordedAndDoesNotEndTheRun) {
   SimulatedDisk disk;
   disk.broken = EngineKind::aio;

@@ -116,8 +116,8 @@ void announce(Console& console, const BenchmarkFiles& files, const EnginesOption
 
 // What the library calls an argument comes from the command line here.
 Exit failed(Console& console, const Error& error) {
-  const Exit code = report_error(console, error);
-  return error.code == ErrorCode::invalid_argument ? Exit::usage : code;
+  return error.code == ErrorCode::invalid_argument ? report_usage(console, error.message())
+                                                   : report_error(console, error);
 }
 
 Exit run_engines(Console& console, Options& options) {
@@ -136,8 +136,9 @@ Exit run_engines(Console& console, Options& options) {
     console.line(to_json(*rows));
   else
     print_text(console, *files, *rows);
-  const bool any =
-      std::ranges::any_of(*rows, [](const EngineRow& row) { return row.result && row.engine != EngineKind::null; });
+  const bool moves = std::ranges::any_of(*rows, [](const EngineRow& row) { return row.engine != EngineKind::null; });
+  const bool any = std::ranges::any_of(
+      *rows, [&](const EngineRow& row) { return row.result && (row.engine != EngineKind::null || !moves); });
   return any ? Exit::done : Exit::failed;
 }
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
@@ -28,6 +29,8 @@ constexpr auto kLimitLeast = std::chrono::seconds(120);
 constexpr uint64_t kSlowestBytesPerSecond = 5'000'000;  // what takes longer than that is taken for stuck
 constexpr uint64_t kAlignment = 4096;
 constexpr uint32_t kJobsMax = 64;
+constexpr uint64_t kInFlightBytesMax = uint64_t{128} << 20;  // what headrace's handles let through
+constexpr double kShortSeconds = 0.1;
 
 std::chrono::seconds limit_of(uint64_t bytes) {
   return kLimitLeast + std::chrono::seconds(bytes / kSlowestBytesPerSecond);
@@ -45,8 +48,12 @@ class Fio final : public Peer {
  public:
   Fio(std::string program, std::string version, const PeerTask& task)
       : program_(std::move(program)), version_(std::move(version)), task_(task) {
+    const std::vector<EngineInfo> engines = probe_engines();
+    uring_ = task.engine != EngineKind::aio && std::ranges::any_of(engines, [](const EngineInfo& engine) {
+               return engine.kind == EngineKind::uring && engine.available;
+             });
     huge_ = free_reserved_bytes() >= memory_bytes();
-    fixed_ = task.registered && task.engine != EngineKind::aio && task.engine != EngineKind::posix;
+    fixed_ = task.registered && task.engine != EngineKind::posix && uring_;
   }
 
   std::string name() const override { return "fio"; }
@@ -58,7 +65,13 @@ class Fio final : public Peer {
           "fio's buffers are on small pages, which can cost it half of the rate: reserve {} MiB of huge pages "
           "(vm.nr_hugepages) for a fair comparison",
           (memory_bytes() + (uint64_t{1} << 20) - 1) >> 20);
-    return note_;
+    if (!note_.empty()) return note_;
+    if (task_.engine == EngineKind::posix)
+      return fmt::format("fio has no threads of that kind, so it ran with {}", engine());
+    if (shortest_seconds_ < kShortSeconds)
+      return fmt::format("fio counts whole milliseconds, and began to end took it {:.0f}: more bytes tell more",
+                         shortest_seconds_ * 1e3);
+    return {};
   }
 
   std::expected<PeerSample, std::string> run(const std::vector<std::string>& paths,
@@ -74,11 +87,16 @@ class Fio final : public Peer {
   }
 
  private:
-  // Also what fio needs for itself on huge pages: one more for each job.
+  // Of a job fio takes a small page more than its blocks, and then whole huge ones.
   uint64_t memory_bytes() const {
     constexpr uint64_t kHugePage = uint64_t{2} << 20;
-    const uint64_t job = (block_bytes() * task_.queue_depth + kHugePage - 1) / kHugePage * kHugePage;
-    return job * workers();
+    const uint64_t job = (block_bytes() * depth() + kAlignment + kHugePage - 1) / kHugePage * kHugePage;
+    return job * workers() * std::max(task_.files, 1U);
+  }
+  const char* engine() const { return uring_ ? "io_uring" : "libaio"; }
+  uint32_t depth() const {
+    const uint64_t most = std::max<uint64_t>(kInFlightBytesMax / workers() / block_bytes(), 1);
+    return static_cast<uint32_t>(std::min<uint64_t>(task_.queue_depth, most));
   }
   uint32_t workers() const { return std::clamp(task_.workers, 1U, kJobsMax); }
   uint64_t block_bytes() const {
@@ -100,22 +118,25 @@ class Fio final : public Peer {
 
   std::vector<std::string> words(const std::vector<std::string>& paths) const {
     const bool reading = task_.direction == IoDirection::read;
-    std::vector<std::string> all = {
-        program_,
-        "--output-format=json",
-        "--name=global",
-        fmt::format("--ioengine={}", task_.engine == EngineKind::aio ? "libaio" : "io_uring"),
-        fmt::format("--rw={}", reading ? "read" : "write"),
-        fmt::format("--bs={}", block_bytes()),
-        fmt::format("--iodepth={}", task_.queue_depth),
-        fmt::format("--direct={}", task_.direct ? 1 : 0),
-        fmt::format("--iomem={}", huge_ ? "mmaphuge" : "mmap"),
-        "--fallocate=none",
-        "--thread"};
+    std::vector<std::string> all = {program_,
+                                    "--output-format=json",
+                                    "--name=global",
+                                    fmt::format("--ioengine={}", engine()),
+                                    fmt::format("--rw={}", reading ? "read" : "write"),
+                                    fmt::format("--bs={}", block_bytes()),
+                                    fmt::format("--iodepth={}", depth()),
+                                    fmt::format("--direct={}", task_.direct ? 1 : 0),
+                                    fmt::format("--iomem={}", huge_ ? "mmaphuge" : "mmap"),
+                                    "--fallocate=none",
+                                    "--thread"};
     if (!task_.drop_page_cache) all.emplace_back("--invalidate=0");  // fio does it by itself
     if (fixed_) all.insert(all.end(), {"--fixedbufs=1", "--registerfiles=1"});
     if (reading) all.emplace_back("--readonly");
     if (!reading && task_.durable) all.emplace_back("--end_fsync=1");
+    if (task_.order == RequestOrder::in_batches) {
+      all.push_back(fmt::format("--iodepth_batch_submit={}", depth()));
+      all.push_back(fmt::format("--iodepth_batch_complete_min={}", depth()));
+    }
     for (const std::string& path : paths) {
       for (const Share& share : shares()) {
         all.emplace_back("--name=headrace");
@@ -148,7 +169,7 @@ class Fio final : public Peer {
   }
 
   // The jobs run at once: their bytes add up, and the slowest one's time counts.
-  std::expected<PeerSample, std::string> sum(const Json& report, size_t files) const {
+  std::expected<PeerSample, std::string> sum(const Json& report, size_t files) {
     constexpr double kMilli = 1e-3;
     constexpr double kPercent = 100;
     PeerSample sample;
@@ -171,15 +192,18 @@ class Fio final : public Peer {
     if (sample.seconds <= 0) return std::unexpected("fio measured no time: give it more bytes with --io-size");
     if (sample.bytes != expected)
       return std::unexpected(fmt::format("fio moved {} bytes of {}", sample.bytes, expected));
+    shortest_seconds_ = std::min(shortest_seconds_, sample.seconds);
     return sample;
   }
 
   std::string program_;
   std::string version_;
   PeerTask task_;
+  bool uring_ = false;
   bool huge_ = false;
   bool fixed_ = false;
   bool ended_ = false;  // the last one, by itself
+  double shortest_seconds_ = std::numeric_limits<double>::infinity();
   std::string note_;
   std::vector<std::string> command_;
 };

@@ -143,11 +143,13 @@ class IoRun {
                            .block_bytes = prepared.handle.block_bytes,
                            .queue_depth = prepared.handle.queue_depth,
                            .workers = prepared.handle.workers,
+                           .order = prepared.settings.order,
                            .direct = prepared.settings.direct != Ladder::never,
                            .registered = prepared.settings.registered != Ladder::never,
                            .durable = prepared.settings.durability == Durability::data,
                            .drop_page_cache = prepared.settings.cache == CacheBefore::drop,
-                           .bytes = prepared.settings.bytes};
+                           .bytes = prepared.settings.bytes,
+                           .files = prepared.settings.files_at_once};
     std::expected<std::unique_ptr<Peer>, std::string> fio = find_fio(task);
     rivals.push_back({.name = "fio", .peer = nullptr, .why_not = fio ? "" : fio.error()});
     if (fio) rivals.back().peer = *std::move(fio);
@@ -188,8 +190,8 @@ class IoRun {
     Error told = error;
     if (error.code == ErrorCode::invalid_argument && !options_.yes && error.detail.contains("block device"))
       told.detail += "; --yes says so";
-    const Exit code = report_error(console_, told);
-    return error.code == ErrorCode::invalid_argument ? Exit::usage : code;
+    return error.code == ErrorCode::invalid_argument ? report_usage(console_, told.message())
+                                                     : report_error(console_, told);
   }
 
   Exit finish();

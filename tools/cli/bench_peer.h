@@ -22,11 +22,13 @@ struct PeerTask {
   uint64_t block_bytes = 0;
   uint32_t queue_depth = 0;
   uint32_t workers = 0;
+  RequestOrder order = RequestOrder::overlapping;
   bool direct = true;
   bool registered = true;
   bool durable = true;
   bool drop_page_cache = true;
   uint64_t bytes = 0;  // from the start of each file
+  uint32_t files = 1;  // at once
 };
 
 struct PeerSample {

@@ -91,7 +91,8 @@ std::optional<std::string> ask_python(const std::string& code) {
   std::array<int, 2> pipe_ends;
   if (::pipe2(pipe_ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   const std::string python = python_program();
-  std::vector<std::string> words = {python, "-c", code};
+  // Not what lies in the current folder: somebody else's json.py may.
+  std::vector<std::string> words = {python, "-c", "import sys; sys.path = [p for p in sys.path if p]\n" + code};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);

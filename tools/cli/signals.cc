@@ -13,7 +13,14 @@ namespace {
 std::atomic<int> stop_by = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
-void ask_to_stop(int signal) { stop_by.store(signal, std::memory_order_relaxed); }
+// A second one ends the program, whichever it is.
+void ask_to_stop(int signal) {
+  stop_by.store(signal, std::memory_order_relaxed);
+  struct sigaction by_default = {};
+  by_default.sa_handler = SIG_DFL;
+  for (const int one : {SIGINT, SIGTERM, SIGHUP})
+    ::sigaction(one, &by_default, nullptr);
+}
 
 }  // namespace
 
@@ -24,7 +31,6 @@ void install_signal_handlers() {
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     struct sigaction action = {};
     action.sa_handler = ask_to_stop;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigemptyset(&action.sa_mask);
     ::sigaction(signal, &action, nullptr);
   }

@@ -40,8 +40,10 @@ class FioRival {
                                 .block_bytes = task.handle.block_bytes,
                                 .queue_depth = task.handle.queue_depth,
                                 .workers = task.handle.workers,
+                                .order = task.order,
                                 .registered = task.registered,
-                                .bytes = task.bytes};
+                                .bytes = task.bytes,
+                                .files = static_cast<uint32_t>(task.paths.size())};
     std::unique_ptr<Peer>& peer = peers_[task.direction == IoDirection::read ? 0 : 1];
     if (!peer) {
       std::expected<std::unique_ptr<Peer>, std::string> found = find_fio(peer_task);
@@ -192,8 +194,8 @@ class TuneRun {
   }
 
   Exit failed(const Error& error) {
-    const Exit code = report_error(console_, error);
-    return error.code == ErrorCode::invalid_argument ? Exit::usage : code;
+    return error.code == ErrorCode::invalid_argument ? report_usage(console_, error.message())
+                                                     : report_error(console_, error);
   }
 
   Exit finish(const TuneResult& result, const std::string& no_fio) {
@@ -210,7 +212,8 @@ class TuneRun {
         console_.note(fmt::format("headrace: nothing was written to '{}', since these settings are unconfirmed{}",
                                   printable(path), arguments_.form == OutputForm::json ? "" : "; --json prints them"));
       } else if (const Status saved = save(path, text); !saved) {
-        code = report_error(console_, saved.error());
+        console_.note(fmt::format("headrace: {}", printable(saved.error().message())));  // the result follows
+        code = Exit::failed;
       }
     }
     if (!arguments_.log_dir.empty()) {
@@ -223,6 +226,11 @@ class TuneRun {
       console_.line(json);
     else
       print_text(result, no_fio);
+    const auto ran = [](const std::optional<TuneRivalResult>& rival) { return !rival || !rival->gb_per_s.empty(); };
+    if (arguments_.fio == Wanted::yes && (!ran(result.read_rival) || !ran(result.write_rival))) {
+      console_.note("headrace: --fio was asked for, and fio did not run");
+      code = Exit::failed;
+    }
     return code;
   }
 
@@ -242,7 +250,6 @@ class TuneRun {
   void print_rival(const TuneResult& result, IoDirection direction) const;
   void print_use(const TuneResult& result) const;
   void print_best(const TuneResult& result, IoDirection direction) const;
-  static bool confirmed(const TuneResult& result, const TuneBest& best, IoDirection direction);
   [[nodiscard]] std::string write_logs(const TuneResult& result) const;
 
   Console& console_;
@@ -314,24 +321,17 @@ void TuneRun::print_use(const TuneResult& result) const {
   console_.line(fmt::format("  \"aio\": {}", best[use]["aio"].dump()));
 }
 
-// Only the last round, played to its end, confirms.
-bool TuneRun::confirmed(const TuneResult& result, const TuneBest& best, IoDirection direction) {
-  return result.complaint.empty() &&
-         track_of(result.points[best.point], direction)->rounds.back().round == TuneRound::last;
-}
-
 void TuneRun::print_best(const TuneResult& result, IoDirection direction) const {
   const std::optional<TuneBest>& best = direction == IoDirection::read ? result.read : result.write;
   if (!best) return;
   const TunedPoint& tuned = result.points[best->point];
-  const TuneRound round = track_of(tuned, direction)->rounds.back().round;
-  const bool certain = confirmed(result, *best, direction);
+  const bool certain = result.complaint.empty() && best->confirmed;
   std::string line = fmt::format("Best {}{}: {:.2f} GB/s ({})", direction_name(direction), certain ? "" : " so far",
                                  best->gb_per_s.median, show_interval(best->gb_per_s));
   if (best->by_default && !tuned.is_default && best->gb_per_s.count > 1)
-    line +=
-        fmt::format(", {:.2f} of the defaults{}", *best->by_default,
-                    differ(best->gb_per_s, defaults_in(result, direction, round)) ? "" : " (not a sure difference)");
+    line += fmt::format(
+        ", {:.2f} of the defaults{}", *best->by_default,
+        differ(best->gb_per_s, defaults_in(result, direction, best->round)) ? "" : " (not a sure difference)");
   if (!certain) line += ", unconfirmed";
   line += fmt::format(", {:.4f} cpu-s/GB: {}", best->cpu_seconds_per_gb.median, show_point(tuned));
   console_.line(line);
