@@ -19,7 +19,7 @@ from machine import REPOSITORY
 from scene import Scene
 
 TENSORS = {
-    "verify": {"layers_bytes": 1_000_000_000},
+    "verify": {"layers_bytes": 4_000_000_000},
     "convert": {"layers_bytes": 1_000_000_000},
     "inspect": {"layers_bytes": 4_000_000_000},
 }

@@ -157,7 +157,8 @@ Exit run_convert(Console& console, const Options& options) {
         renamed = renaming->apply(renamed);
       return renamed;
     };
-  Result<Handle> handle = Handle::create();
+  // For ragged ends, and what cannot be direct; more would only be memory.
+  Result<Handle> handle = Handle::create({.staging_bytes = uint64_t{64} << 20});
   if (!handle) return report_error(console, handle.error());
   const Result<Conversion> result = convert_checkpoint(*handle, options.source, options.target, convert);
   if (!result) return bar.report(result.error());
