@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
+import json
 import os
 import pickle
 import zipfile
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import run, run_json
+from cli_support import measured, run, run_json
 
 torch = pytest.importorskip("torch")
 
@@ -504,3 +506,56 @@ def test_statistics_are_sums_over_the_pieces(tmp_path: Path) -> None:
     )
     assert (one["elements"], one["min"]) == (0, None)
     assert "damaged" in one["why_not"]
+
+
+def test_a_view_that_reaches_beyond_its_storage_is_told(dcp: Path) -> None:
+    """torch.distributed.checkpoint.load refuses to make it."""
+    target = io.BytesIO()
+    source = zipfile.ZipFile(io.BytesIO(saved(torch.arange(6000, dtype=torch.float32).view(20, 300))))
+    with zipfile.ZipFile(target, "w") as copied:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith("/data.pkl"):
+                assert content.count(b"M\x70\x17") == 1
+                content = content.replace(b"M\x70\x17", b"M\x01\x00")  # the number of elements of the storage
+            copied.writestr(name, content[:4] if name.endswith("/data/0") else content)
+    replace_piece(dcp, "model.w", target.getvalue())
+    (problem,) = run_json("verify", dcp, code=3)["problems"]
+    assert "a storage of 1 elements, and its tensor [20, 300] reaches beyond" in problem["text"]
+
+
+def test_a_legacy_archive_that_was_cut_short_is_told(dcp: Path) -> None:
+    target = io.BytesIO()
+    torch.save(torch.ones(7, dtype=torch.bfloat16), target, _use_new_zipfile_serialization=False)
+    for missing in (1, 14, 22):
+        replace_piece(dcp, "model.b", target.getvalue()[:-missing])
+        (told,) = errors(run_json("verify", dcp, code=3))
+        assert "longer than what is left of its archive" in told
+
+
+class Opaque:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> Any:
+        # No call of a global: what is called is itself made by a call.
+        return (functools.partial(Opaque), (self.data,))
+
+
+def test_the_pickles_of_objects_are_let_go_one_after_the_other(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as checkpoint
+
+    state = {f"object {i}": Opaque(bytes([i]) * (8 << 20)) for i in range(50)}
+    with pytest.warns(UserWarning, match="single process"):
+        checkpoint.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    code, resident, _ = measured("verify", tmp_path / "dcp")
+    assert code == 0
+    assert resident < 250 << 20
+
+
+def test_a_dtype_with_a_long_name_is_refused(dcp: Path) -> None:
+    path = dcp / ".metadata"
+    text = pickle.dumps(pickle.loads(path.read_bytes()), protocol=2)
+    assert b"ctorch\nfloat32\n" in text
+    path.write_bytes(text.replace(b"ctorch\nfloat32\n", b"ctorch\n" + b"f" * 100 + b"\n"))
+    assert "name of 106 bytes" in json.dumps(run_json("verify", dcp, code=3))

@@ -63,9 +63,8 @@ class DcpFileCheck {
     while (next_ < file_.placed.size()) {
       items_.clear();
       if (Status listed = list(*file); !listed) return std::unexpected(std::move(listed).error());
-      if (Status read = read_listed(*file, meter, facts); !read) return std::unexpected(std::move(read).error());
-      for (const Item& item : items_)
-        if (item.archive) tell_of(*item.placed, *item.archive, foreign);
+      if (Status read = read_listed(*file, meter, facts, foreign); !read)
+        return std::unexpected(std::move(read).error());
     }
     tell_unsummed();
     return facts;
@@ -86,7 +85,16 @@ class DcpFileCheck {
 
   void fault(const DcpPlaced& placed, std::string text) { tell(Severity::error, placed, std::move(text)); }
 
-  Status read_listed(const File& file, ProgressMeter& meter, VerifiedFile& facts) {
+  // What was learnt of a piece is told and let go once the next one begins: an object's pickle has as many names as it likes.
+  Status read_listed(const File& file, ProgressMeter& meter, VerifiedFile& facts,
+                     std::set<std::string, std::less<>>& foreign) {
+    size_t told = 0;
+    const auto tell_until = [&](size_t end) {
+      for (; told < end; ++told) {
+        if (items_[told].archive) tell_of(*items_[told].placed, *items_[told].archive, foreign);
+        items_[told].archive.reset();
+      }
+    };
     std::vector<FileRange> ranges;
     for (const Item& item : items_)
       ranges.push_back({.file = 0, .offset_bytes = item.offset_bytes, .bytes = item.bytes});
@@ -95,6 +103,7 @@ class DcpFileCheck {
     while (true) {
       const Result<std::optional<RangePiece>> piece = stream->next();
       if (!piece) return std::unexpected(piece.error());
+      tell_until(*piece ? (*piece)->item : items_.size());
       if (!*piece) return {};
       meter.add(facts.path, (*piece)->bytes.size());
       Item& item = items_[(*piece)->item];
@@ -153,6 +162,7 @@ class DcpFileCheck {
 
   void add(const DcpPlaced& placed, uint64_t bytes) {
     items_.push_back({.offset_bytes = placed.place->offset_bytes, .bytes = bytes, .placed = &placed, .archive = {}});
+    listed_bytes_ += sizeof(Item);
   }
 
   Status list_zip(const File& file, const DcpPlaced& placed) {
@@ -215,8 +225,16 @@ class DcpFileCheck {
     }
     const format::DcpContent content = format::describe_dcp_piece(*object);
     std::string text = format::compare_dcp_piece(content, placed.tensor, placed.piece);
-    if (text.empty() && content.kind == format::DcpContent::Kind::tensor && content.storage_bytes > place.bytes)
-      text = fmt::format("its storage of {} bytes is longer than its archive", content.storage_bytes);
+    if (text.empty() && content.kind == format::DcpContent::Kind::tensor) {
+      // The list of keys, which is one, and its storage behind a count.
+      const uint64_t keys_begin = *lead + object->consumed_bytes();
+      const Result<Pickle> keys = parse(std::span(*bytes).subspan(keys_begin));
+      const uint64_t begin = keys ? keys_begin + keys->consumed_bytes() + format::kLegacyCountBytes : place.bytes;
+      if (!keys)
+        text = keys.error().detail;
+      else if (begin > place.bytes || content.storage_bytes > place.bytes - begin)
+        text = fmt::format("its storage of {} bytes is longer than what is left of its archive", content.storage_bytes);
+    }
     if (!text.empty()) fault(placed, std::move(text));
     return {};
   }
@@ -309,7 +327,7 @@ class DcpFileCheck {
   std::vector<DcpStats>& stats_;  // by tensor; none: they are not wanted
   std::vector<Item> items_;
   size_t next_ = 0;            // the first piece that was not listed
-  uint64_t listed_bytes_ = 0;  // of the directories in items_
+  uint64_t listed_bytes_ = 0;  // of items_ and their directories
   uint64_t safetensors_end_ = 0;
   bool transformed_ = false, legacy_ = false, safetensors_ = false;
 };

@@ -101,18 +101,18 @@ bool DcpArchive::finish(const ZipEntry& entry) {
 }
 
 bool DcpArchive::read_pickle() {
-  const bool whole = pickle_.size() == entries_[contents_.pickle].bytes;
+  const std::vector<std::byte> bytes = std::exchange(pickle_, {});
+  const bool whole = bytes.size() == entries_[contents_.pickle].bytes;
   if (!whole && placed_->tensor != nullptr) return fail("the pickle of its archive is larger than that of any tensor");
   if (!whole) return true;
   const Result<Pickle> pickle =
-      parse_pickle(pickle_, {.unknown_globals = UnknownGlobals::collect, .protocols = PickleProtocols::later});
+      parse_pickle(bytes, {.unknown_globals = UnknownGlobals::collect, .protocols = PickleProtocols::later});
   if (!pickle) {
     // Objects may be anything that Python can pickle.
     if (placed_->tensor == nullptr) return true;
     return fail(fmt::format("the pickle of its archive is none of a tensor: {}", pickle.error().detail));
   }
   content_ = format::describe_dcp_piece(*pickle);
-  pickle_ = {};
   if (std::string fault = format::compare_dcp_piece(*content_, placed_->tensor, placed_->piece); !fault.empty())
     return fail(std::move(fault));
   if (placed_->tensor == nullptr || content_->kind != format::DcpContent::Kind::tensor) return true;

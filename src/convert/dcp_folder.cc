@@ -110,14 +110,23 @@ class Opener {
     std::ranges::sort(file.placed, {},
                       [](const DcpPlaced& one) { return std::pair(one.place->offset_bytes, one.place->bytes); });
     std::vector<DcpPlaced> kept;
+    std::optional<File> opened;
     uint64_t end = 0;
     for (size_t i = 0; i < file.placed.size();) {
       const uint64_t begin = file.placed[i].place->offset_bytes;
       size_t stop = i;
       while (stop < file.placed.size() && file.placed[stop].place->offset_bytes == begin)
         ++stop;
+      if (interrupted_ && interrupted_())
+        return std::unexpected(
+            Error{.code = ErrorCode::interrupted, .operation = "verify", .detail = "it was stopped"});
       if (stop - i > 1 && begin >= end) {
-        const Result<bool> one_file = is_safetensors(name, begin, file.bytes);
+        if (!opened) {
+          Result<File> found = File::open(dcp_path(folder_.path, name), FileMode::read);
+          if (!found) return std::unexpected(std::move(found).error());
+          opened = *std::move(found);
+        }
+        const Result<bool> one_file = is_safetensors(*opened, begin, file.bytes);
         if (!one_file) return std::unexpected(one_file.error());
         if (*one_file) {
           kept.insert(kept.end(), file.placed.begin() + static_cast<ptrdiff_t>(i),
@@ -142,11 +151,9 @@ class Opener {
     return {};
   }
 
-  Result<bool> is_safetensors(const std::string& name, uint64_t begin, uint64_t file_bytes) {
+  Result<bool> is_safetensors(const File& file, uint64_t begin, uint64_t file_bytes) {
     const uint64_t bytes = std::min(file_bytes - begin, kSafetensorsFirstBytes);
-    const Result<File> file = File::open(dcp_path(folder_.path, name), FileMode::read);
-    if (!file) return std::unexpected(file.error());
-    const Result<std::vector<std::byte>> first = read_bytes(handle_, *file, begin, bytes);
+    const Result<std::vector<std::byte>> first = read_bytes(handle_, file, begin, bytes);
     if (!first) return std::unexpected(first.error());
     return begins_like_safetensors(*first, file_bytes - begin);
   }

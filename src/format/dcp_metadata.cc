@@ -248,6 +248,7 @@ class Reader {
   }
 
   void read_tensor(PickleNode key, PickleNode node) {
+    constexpr size_t kDtypeBytesMax = 80;  // it is kept for each tensor, and they may share it
     DcpTensor tensor = {.name = std::string(*pickle_.text(key))};
     const auto [size, chunks, properties] = fields(node, {"size", "chunks", "properties"});
     const std::optional<std::vector<uint64_t>> shape = sizes(size);
@@ -257,6 +258,9 @@ class Reader {
     std::string_view dtype = properties ? dtype_of(*properties) : std::string_view();
     if (dtype.empty())
       return fail(properties.value_or(node), fmt::format("tensor {} has no element type", quote_name(tensor.name)));
+    if (dtype.size() > kDtypeBytesMax)
+      return fail(properties.value_or(node), fmt::format("the element type of tensor {} has a name of {} bytes",
+                                                         quote_name(tensor.name), dtype.size()));
     if (dtype.starts_with("torch.")) dtype.remove_prefix(6);
     tensor.dtype_name = dtype;
     tensor.dtype = dtype_from_name(dtype);

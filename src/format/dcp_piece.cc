@@ -99,6 +99,24 @@ void find_tensor(const Pickle& pickle, DcpContent& content) {
   }
 }
 
+// A view that ends behind its storage is one that torch refuses to make.
+std::string compare_with_storage(const DcpContent& content, std::optional<DType> dtype) {
+  const uint64_t element_bytes = dtype ? dtype_facts(*dtype).torch_bytes : 0;
+  const bool packed = dtype == DType::quint4x2 || dtype == DType::quint2x4;  // their shape counts what is in the bytes
+  if (element_bytes == 0 || packed || std::ranges::find(content.shape, 0U) != content.shape.end()) return {};
+  uint64_t last = content.first_element;
+  bool overflow = false;
+  for (size_t d = 0; d < content.shape.size(); ++d) {
+    uint64_t reach = 0;
+    overflow |= __builtin_mul_overflow(content.shape[d] - 1, content.strides[d], &reach) ||
+                __builtin_add_overflow(last, reach, &last);
+  }
+  const uint64_t elements = content.storage_bytes / element_bytes;
+  if (!overflow && last < elements) return {};
+  return fmt::format("its archive holds a storage of {} elements, and its tensor [{}] reaches beyond", elements,
+                     fmt::join(content.shape, ", "));
+}
+
 }  // namespace
 
 DcpContent describe_dcp_piece(const Pickle& pickle) {
@@ -116,7 +134,8 @@ std::string compare_dcp_piece(const DcpContent& content, const DcpTensor* tensor
     return content.kind == Kind::object ? "" : "its archive holds a tensor, and the metadata call it an object";
   if (content.kind == Kind::object) return "its archive holds an object, and the metadata call it a tensor";
   if (content.kind != Kind::tensor) return {};
-  if (content.dtype_name == tensor->dtype_name && content.shape == piece->shape) return {};
+  if (content.dtype_name == tensor->dtype_name && content.shape == piece->shape)
+    return compare_with_storage(content, tensor->dtype);
   return fmt::format("its archive holds {} [{}], and the metadata say {} [{}]", content.dtype_name,
                      fmt::join(content.shape, ", "), tensor->dtype_name, fmt::join(piece->shape, ", "));
 }
