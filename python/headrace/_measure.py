@@ -15,14 +15,17 @@ disk, name a folder on it with --folder."""
 
 
 def file_system_of(folder: Path) -> str:
-    """Its type, from /proc/self/mountinfo."""
+    """Its type, from /proc/self/mountinfo; "unknown" where that does not tell."""
     device = os.stat(folder).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            fields = line.split()
-            if fields[2] == wanted:
-                return fields[fields.index("-") + 1]
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            for line in table:
+                fields = line.split()
+                if fields[2] == wanted:
+                    return fields[fields.index("-") + 1]
+    except OSError:
+        pass
     return "unknown"
 
 

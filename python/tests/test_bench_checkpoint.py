@@ -24,6 +24,7 @@ from cli_support import Terminal, checked, validator  # noqa: E402
 from headrace.bench import main, models, writers  # noqa: E402
 from headrace.bench.memory import cached_share, prime  # noqa: E402
 from headrace.bench.options import TAGS, parse  # noqa: E402
+from headrace.bench.report import cache_words  # noqa: E402
 
 # What a script that reads the guide's output looks for.
 GUIDE_LINE = re.compile(r"^(\S+) -- +(\d+\.\d\d) GB, +(\d+\.\d\d) secs, +(\d+\.\d\d) GB/s$", re.MULTILINE)
@@ -106,6 +107,10 @@ def test_rows_are_separated_by_blanks_or_commas(tmp_path: Path) -> None:
         == ("test_save", "headrace_save")
     )
     assert rows("test_save,", "headrace_save") == ("test_save", "headrace_save")
+    options = parse(["checkpoint", "tensor", "--rows=test_save,headrace_save", str(tmp_path)])
+    assert (options.rows, options.folder) == (("test_save", "headrace_save"), tmp_path)
+    with pytest.raises(SystemExit):
+        parse(["checkpoint", "tensor", "--rows=", str(tmp_path)])
 
 
 def test_gds_is_tried_in_a_process_that_it_may_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +215,49 @@ def test_other_weights_fail_the_load_benchmark(
         return {name: tensor + 0.1 for name, tensor in load(path, **named).items()}
 
     monkeypatch.setattr(headrace, "load", wrong)
-    assert bench("load", tmp_path, "--model", TINY, "--rows", "headrace_save") == 1
-    assert "headrace_save, loaded by headrace.load: the logits differ" in capsys.readouterr().err
+    for as_json in ([], ["--json"]):
+        assert bench("load", tmp_path, "--model", TINY, "--rows", "headrace_save", *as_json) == 3
+        found = capsys.readouterr()
+        assert "headrace_save, loaded by headrace.load: the logits differ" in found.err
+        if as_json:
+            assert checked(json.loads(found.out))["error"]["code"] == "corrupt"
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_breaks_its_format_ends_it_with_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = headrace.load
+
+    def damaged(path: Path, **named: Any) -> Any:
+        os.truncate(path, 1000)
+        return load(path, **named)
+
+    monkeypatch.setattr(headrace, "load", damaged)
+    arguments = ["--model", TINY, "--rows", "headrace_save", "--zipfile", "--json"]
+    assert bench("load", tmp_path, *arguments) == 3
+    assert checked(json.loads(capsys.readouterr().out))["error"]["code"] == "corrupt"
+
+
+def test_every_loader_finds_the_file_cold_or_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    arguments = ["--model", TINY, "--rows", "headrace_save", "--safetensors", "--rounds", "2"]
+    assert bench("load", tmp_path, *arguments, "--json") == 0
+    found = capsys.readouterr()
+    (row,) = checked(json.loads(found.out))["rows"]
+    in_memory = support.file_system_of(tmp_path) in ("tmpfs", "ramfs")
+    told = [None, None] if in_memory else [0, 0]  # load_file maps it: what is mapped stays
+    assert row["cached_shares"] == {"safetensors load_file": told, "headrace.load": told}
+    said = "are there; the" if in_memory else "are there, cold; the"
+    assert found.err.count(said) == 4
+
+
+def test_what_was_not_cold_is_said() -> None:
+    assert cache_words([0.0, 0.005]) == ", cold"
+    assert cache_words([0.0, 0.4, None]) == ", 40% cached"
+    assert cache_words([0.0, None]) == ""
 
 
 USAGE = {
@@ -246,6 +291,20 @@ def test_usage_errors_exit_with_2(what: str, capsys: pytest.CaptureFixture[str])
     assert "\nSee: headrace bench" in err
 
 
+def test_a_function_of_the_current_folder_makes_the_model(tmp_path: Path) -> None:
+    """Which the program keeps Python from importing from, otherwise."""
+    (tmp_path / "mine.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(4, 4)\n")
+    done = subprocess.run(
+        [*COMMAND, "model", ".", "--model", "mine:make", "--rows", "headrace_save", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "model", ["no-such-tag", "/no/such/folder", "no_such_module:f", f"{__name__}:nothing", "os:getcwd"]
 )
@@ -254,6 +313,61 @@ def test_an_unknown_model_is_a_usage_error(
 ) -> None:
     assert bench("model", tmp_path, "--model", model) == 2
     assert model in capsys.readouterr().err
+
+
+def broken() -> None:
+    raise ZeroDivisionError("boom")
+
+
+class Deaf(torch.nn.Module):  # type: ignore[misc]
+    """A model that takes no token ids."""
+
+    def forward(self, pixels: Any) -> Any:
+        return pixels
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (f"{__name__}:broken", f"--model {__name__}:broken: it raised ZeroDivisionError: boom"),
+        (f"{__name__}:Deaf", "load needs a model that maps input_ids to logits: TypeError: "),
+    ],
+)
+def test_a_model_that_raises_is_told_in_one_line(
+    model: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for as_json in ([], ["--json"]):
+        assert bench("load", tmp_path, "--model", model, *as_json) == 1
+        found = capsys.readouterr()
+        assert found.err.splitlines()[-1].startswith(f"headrace: bench checkpoint: {said}")
+        assert "Traceback" not in found.err
+        if as_json:
+            assert checked(json.loads(found.out))["error"]["code"] == "unavailable"
+    assert os.listdir(tmp_path) == []
+
+
+def test_any_other_exception_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headrace.bench.saves._tensor", lambda _: {}["no"])
+    assert bench("tensor", tmp_path, "--mb-size", "1") == 1
+    assert capsys.readouterr().err == "headrace: bench checkpoint: KeyError: 'no'\n"
+
+
+def test_a_torch_that_cannot_be_imported_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch.so: no such file')\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [*COMMAND, "tensor", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    said = "torch cannot be imported: ImportError: libtorch.so: no such file"
+    assert (done.returncode, done.stderr) == (1, f"headrace: bench checkpoint: {said}\n")
 
 
 def test_without_a_gpu_one_sentence_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,35 +448,66 @@ def test_a_signal_ends_it_soon_by_the_signal_and_leaves_nothing(
     number: signal.Signals, phase: str, tmp_path: Path
 ) -> None:
     arguments = ["tensor", str(tmp_path), "--mb-size", "200", "--rounds", "1000", "--rows", "test_save"]
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
-        assert run.stderr is not None
-        while phase not in run.stderr.readline().decode():
-            assert run.poll() is None
+    with Terminal(command=[*COMMAND, *arguments], stdout=subprocess.DEVNULL) as terminal:
+        terminal.read_until(phase)
         start = time.monotonic()
-        run.send_signal(number)
-        err = run.stderr.read().decode()
-        assert run.wait() == -number
+        terminal.process.send_signal(number)
+        assert terminal.finish() == -number
         assert time.monotonic() - start < 3
-    assert f"interrupted by {number.name}; nothing is left behind" in err.splitlines()[-1]
-    assert "Traceback" not in err
+        seen = terminal.seen
+    said = f"interrupted by {number.name}; nothing is left behind"
+    assert seen.endswith(f"\r\033[Kheadrace: bench checkpoint: {said}\r\n")
+    assert "Traceback" not in seen
     assert os.listdir(tmp_path) == []
 
 
 def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
     arguments = ["tensor", str(tmp_path), "--mb-size", "1", "--rows", "test_save"]
-    run = subprocess.Popen(
-        ["nohup", *COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    with run:
-        assert run.stderr is not None
-        while b"importing torch" not in run.stderr.readline():
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        ["nohup", *COMMAND, *arguments], stdin=nothing, stdout=nothing, stderr=nothing
+    ) as run:
+        while not os.listdir(tmp_path):
             assert run.poll() is None
+            time.sleep(0.001)
         run.send_signal(signal.SIGHUP)
-        run.stderr.read()
         assert run.wait() == 0
+
+
+def test_a_name_is_shown_safely_whatever_it_holds(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/a\xff\x1b[31m\xc3\xa4"
+    os.mkdir(folder)
+    shown = f"{tmp_path}/a\\xff\\x1b[31mä"
+    in_json = f"{tmp_path}/a\ufffd\x1b[31mä"
+    options = ["tensor", folder, "--mb-size", "1", "--rows", "test_save", "headrace_save", "--keep"]
+
+    def ran(*arguments: str | bytes) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND, *arguments]
+        utf8 = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+        return subprocess.run(command, env=utf8, capture_output=True, encoding="utf-8", check=False)
+
+    done = ran(*options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"checkpoint file = {shown}/headrace-bench-") == 2
+    assert f"\nkept: {shown}/headrace-bench-" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert json.loads(ran(*options, "--json").stdout)["kept"].startswith(f"{in_json}/headrace-bench-")
+    done = ran("tensor", folder + b"/none", "--json")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"headrace: the folder {shown}/none is not there")
+    assert f"the folder {in_json}/none is not there" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2</dev/null", "2>/dev/full"])
+def test_it_works_where_standard_error_takes_nothing(stderr: str, tmp_path: Path) -> None:
+    arguments = ["tensor", str(tmp_path), "--mb-size", "1", "--rows", "test_save"]
+    command = ["sh", "-c", f'exec "$@" {stderr}', "sh", *COMMAND, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=50, check=True)
+    assert "medians of 1" in done.stdout
+    command[-len(arguments) :] = ["tensor", str(tmp_path / "none"), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=50, check=False)
+    assert done.returncode == 2
+    assert checked(json.loads(done.stdout))["error"]["code"] == "usage"
 
 
 def test_the_folder_may_stand_before_and_behind_options_and_names_have_both_forms(tmp_path: Path) -> None:
@@ -399,8 +544,13 @@ def test_help_looks_like_that_of_the_other_commands(capsys: pytest.CaptureFixtur
             assert "  -h, --help\n        Print this help and exit." in out
 
 
-def test_every_phase_is_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_phase_is_told_on_stderr_but_a_line_in_ten_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--mb_size", "1", "--rounds", "2", "--rows", "test_save", "headrace_save"]
+    assert bench("tensor", tmp_path, *options) == 0
+    assert len(capsys.readouterr().err.splitlines()) <= 1
+    monkeypatch.setattr("headrace.bench.command.LINE_EVERY_S", 0)
     assert bench("tensor", tmp_path, *options) == 0
     err = capsys.readouterr().err
     places = [
@@ -425,6 +575,15 @@ def test_on_a_terminal_the_phase_is_one_line_that_goes(tmp_path: Path) -> None:
     assert "\n" not in seen
     assert seen.endswith("\r\033[K")
     assert all(len(line) < 60 for line in seen.split("\r\033[K"))
+
+
+def test_a_terminal_that_cannot_take_a_line_back_gets_none(tmp_path: Path) -> None:
+    arguments = ["tensor", str(tmp_path), "--mb-size", "1", "--rows", "test_save"]
+    for name in ("dumb", ""):
+        command = [*COMMAND, *arguments]
+        with Terminal(command=command, stdout=subprocess.DEVNULL, TERM=name) as terminal:
+            assert terminal.finish() == 0
+            assert "\033" not in terminal.seen
 
 
 def test_errors_are_json_too(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 from collections.abc import Iterator
@@ -32,11 +33,16 @@ def folder() -> Iterator[Path]:
 
 
 def test_what_lies_in_the_current_folder_is_not_run(tmp_path: Path) -> None:
+    """By what is written in Python neither; before 3.11 there it is."""
     for name in ("json", "importlib", "site", "sysconfig", "headrace"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\nraise SystemExit(1)\n")
     told = run_json("report", cwd=tmp_path)
     assert not (tmp_path / "ran").exists()
     assert headrace.__version__ in json.dumps(told)
+    if sys.version_info >= (3, 11):
+        assert run("demo", "--help", cwd=tmp_path).returncode == 0
+        assert run("bench", "checkpoint", "--help", cwd=tmp_path).returncode == 0
+        assert not (tmp_path / "ran").exists()
 
 
 def on_terminal(columns: int, *command: str) -> tuple[int, list[str]]:

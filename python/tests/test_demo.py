@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_support import checked, validator
+from cli_support import Terminal, checked, validator
 from headrace._measure import file_system_of
-from headrace.demo import model
+from headrace.demo import checkpoint, main, model, peers, run
 from headrace.demo.measure import Row, Run, all_cold, row
 from headrace.demo.screen import print_table
 from support import random_bytes
@@ -239,6 +240,117 @@ def test_an_error_is_json_too(tmp_path: Path) -> None:
         done = demo(*arguments, "--json")
         assert done.returncode == code
         assert checked(json.loads(done.stdout))["schema"] == "headrace.error"
+
+
+def small(tmp_path: Path) -> list[str]:
+    """Options of a run that is quick."""
+    (tmp_path / "m.safetensors").write_bytes(safetensors())
+    folder = tmp_path / "work"
+    folder.mkdir(exist_ok=True)
+    model_file = str(tmp_path / "m.safetensors")
+    return ["--model", model_file, "--size", "2", "--rounds", "1", "--folder", str(folder)]
+
+
+def test_fio_writes_into_a_folder_with_a_colon(tmp_path: Path) -> None:
+    if shutil.which("fio") is None:
+        pytest.skip("fio is not installed")
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (tmp_path / "a").write_text("precious")
+    memory = memoryview(bytearray(16 << 20))
+    path = folder / "buffer"
+    case = run.Case("16 MiB", path, [(path, memory, 0)], [(path, memory, 0)])
+    fio = peers.Fio()
+    fio.measure(case, folder)
+    assert (tmp_path / "a").read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["a", "a:b"]
+    if not fio.notes:  # it needs io_uring
+        assert {operation for operation, _ in case.runs} == {"write", "read"}
+        assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_other_bytes_end_it_with_3(
+    as_json: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = run.by_python_read
+
+    def wrong(pieces: list[run.Piece]) -> str:
+        route = read(pieces)
+        pieces[-1][1][-1] ^= 1
+        return route
+
+    def checked_error(said: str) -> None:
+        assert main([*small(tmp_path), *as_json]) == 3
+        found = capsys.readouterr()
+        assert f"headrace: demo: {said}" in found.err.splitlines()[-1]
+        if as_json:
+            assert checked(json.loads(found.out))["error"]["code"] == "corrupt"
+        assert os.listdir(tmp_path / "work") == []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "by_python_read", wrong)
+        checked_error("plain Python read other bytes than were written")
+    monkeypatch.setattr(checkpoint, "differs", lambda *_: True)
+    checked_error("headrace, safetensors gave other bytes of tensor a")
+
+
+def test_any_other_exception_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "by_python_read", lambda _: {}["no"])
+    assert main([*small(tmp_path), "--json"]) == 1
+    found = capsys.readouterr()
+    assert found.err.splitlines()[-1] == "headrace: demo: KeyError: 'no'"
+    assert checked(json.loads(found.out))["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2</dev/null", "2>/dev/full"])
+def test_it_works_where_standard_error_takes_nothing(stderr: str, tmp_path: Path) -> None:
+    command = ["sh", "-c", f'exec "$@" {stderr}', "sh", sys.executable, "-m", "headrace", "demo"]
+    done = subprocess.run(
+        [*command, *small(tmp_path)], stdout=subprocess.PIPE, text=True, timeout=50, check=True
+    )
+    assert "Every byte read is the one that was written" in done.stdout
+    done = subprocess.run(
+        [*command, "--model", "none", "--json"], stdout=subprocess.PIPE, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1
+    assert checked(json.loads(done.stdout))["error"]["errno"] == "ENOENT"
+
+
+def test_a_name_is_shown_safely_whatever_it_holds(tmp_path: Path) -> None:
+    missing = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff\x1b[31m\xc3\xa4")
+    done = demo("--model", missing, "--json")
+    shown = f"headrace: demo: {tmp_path}/a\\xff\\x1b[31mä: No such file or directory\n"
+    assert (done.returncode, done.stderr) == (1, shown)
+    assert checked(json.loads(done.stdout))["error"]["path"] == f"{tmp_path}/a\ufffd\x1b[31mä"
+
+
+def test_the_progress_line_goes_before_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "demo", *small(tmp_path)]
+    limited = ["sh", "-c", 'ulimit -f 8 && exec "$@"', "sh", *command]
+    with Terminal(command=limited, stdout=subprocess.DEVNULL) as terminal:
+        assert terminal.finish() == 1
+        assert "once without counting" in terminal.seen
+        assert re.search(r"\r\033\[Kheadrace: demo: [^\r\n]*File too large[^\r\n]*\r\n$", terminal.seen)
+
+
+def test_a_terminal_that_cannot_take_a_line_back_gets_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "demo", *small(tmp_path)]
+    with Terminal(command=command, stdout=subprocess.DEVNULL, TERM="dumb") as terminal:
+        assert terminal.finish() == 0
+        assert "\033" not in terminal.seen
+
+
+def test_a_file_system_that_nobody_tells_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("builtins.open", refuse)
+    found = file_system_of(tmp_path)
+    monkeypatch.undo()
+    assert found == "unknown"
 
 
 def test_the_header_gives_the_tensors_in_file_order() -> None:

@@ -82,6 +82,7 @@ Exit become_python(Console& console, const std::vector<std::string>& arguments) 
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGPIPE, &action, nullptr);  // the one that exec would keep ignored
+  ::setenv("PYTHONSAFEPATH", "1", 1);      // a random.py of the current folder is none of ours
   ::execvp(python.c_str(), pointers(words).data());
   console.note(fmt::format("headrace: cannot run {}: {}", python, std::strerror(errno)));
   return Exit::failed;

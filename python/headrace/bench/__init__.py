@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .command import Progress, print_error, report_error
+from .command import CommandError, Progress, print_error, printable, report_error
 from .options import OPERATION, parse
 from .stop import Stop, end_by_signal
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-class BenchError(Exception):
-    """The benchmark cannot run here; the message says why and what helps."""
+class BenchError(CommandError):
+    """The benchmark cannot run here."""
 
 
 class ModelError(BenchError):
@@ -29,11 +29,12 @@ class ModelError(BenchError):
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code: 0 done, 1 failed, 2 usage. Signals end the process, see stop.py."""
+    """Returns the exit code: 0 done, 1 failed, 2 usage, 3 other values came back than were saved. Signals end
+    the process, see stop.py."""
     options = parse(argv)
     progress = Progress(f"headrace: {OPERATION}")
     try:
-        with Stop(OPERATION, as_json=options.json) as stop:
+        with Stop(OPERATION, as_json=options.json) as stop, progress:
             # stdout is for the result alone: with --json the lines of the guide go to stderr.
             with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
                 report = _run(options, progress, stop)
@@ -43,21 +44,14 @@ def main(argv: list[str]) -> int:
                 report.print_summary()
             sys.stdout.flush()
     except ModelError as error:
-        progress.clear()
-        print(f"headrace: {OPERATION}: {error}", file=sys.stderr)
+        print(f"headrace: {OPERATION}: {printable(str(error))}", file=sys.stderr)
         if options.json:
             print_error({"code": "usage", "message": str(error)})
         return 2
     except BrokenPipeError:  # the reader of the lines has gone, which is no error
         end_by_signal(signal.SIGPIPE)
-    except (BenchError, OSError, MemoryError) as error:
-        progress.clear()
-        return report_error(error, str(error) or "out of memory", OPERATION, as_json=options.json)
-    except RuntimeError as error:  # torch's, of a full disk or of too little memory
-        from .setting import first_line
-
-        progress.clear()
-        return report_error(error, first_line(error), OPERATION, as_json=options.json)
+    except Exception as error:  # torch's, of a full disk or of too little memory, or the model's own
+        return report_error(error, OPERATION, as_json=options.json)
     return 0
 
 

@@ -5,16 +5,35 @@ their JSON, and progress on stderr. Nothing here needs torch or the compiled mod
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
+import time
 from typing import NoReturn
+
+from .._errors import FormatError, TransferError
 
 COLUMNS = 80  # where the output is no terminal
 COLUMNS_MIN = 40
+LINE_EVERY_S = 10  # of progress, where stderr is no terminal
+LINE_MAX = 120
+
+# As in tools/cli: controls, what turns the direction of writing, and what stands for bytes that are no UTF-8.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NO_UTF8 = re.compile("[\ud800-\udfff]")
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message says why and what helps."""
+
+
+class DataError(CommandError):
+    """Other bytes came back than were written."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,23 +95,55 @@ def wants_json(argv: list[str] | None = None) -> bool:
 
 def usage_error(message: str, command: str) -> NoReturn:
     """Says what is wrong with the command line and ends with status 2."""
-    print(f"headrace: {message}\nSee: {command} --help", file=sys.stderr)
+    print(f"headrace: {printable(message)}\nSee: {command} --help", file=sys.stderr)
     if wants_json():
         print_error({"code": "usage", "message": message})
     sys.exit(2)
 
 
-def report_error(error: BaseException, message: str, operation: str, *, as_json: bool) -> int:
-    """Says what failed; returns the exit status, 1."""
-    print(f"headrace: {operation}: {message}", file=sys.stderr)
+def report_error(error: Exception, operation: str, *, as_json: bool) -> int:
+    """Says what failed; returns the exit status: 3 where data are not what they should be, else 1."""
+    corrupt = isinstance(error, (DataError, FormatError))
+    message = _message_of(error)
+    print(f"headrace: {operation}: {printable(message)}", file=sys.stderr)
     if as_json:
         number = error.errno if isinstance(error, OSError) else None
         number = errno.ENOMEM if isinstance(error, MemoryError) else number
-        path = getattr(error, "filename", None) or ""
-        print_error(
-            failure("system" if number else "unavailable", operation, message, os.fsdecode(path), number)
-        )
-    return 1
+        code = "corrupt" if corrupt else "system" if number else "unavailable"
+        print_error(failure(code, operation, message, _path_of(error), number))
+    return 3 if corrupt else 1
+
+
+def _message_of(error: Exception) -> str:
+    if isinstance(error, (CommandError, TransferError)):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:  # str() would show its path as Python writes it
+        path = _path_of(error)
+        return f"{path}: {error.strerror}" if path else error.strerror
+    if isinstance(error, MemoryError):
+        return str(error) or "out of memory"
+    return first_line(error)
+
+
+def _path_of(error: Exception) -> str:
+    path = getattr(error, "filename", None)
+    return os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Of a message from elsewhere: no colours, no more than a line of it."""
+    line = re.sub(r"\x1b\[[0-9;]*m", "", f"{type(error).__name__}: {error}".splitlines()[0]).strip(": ")
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
+
+
+def printable(text: str) -> str:
+    """For people: control characters, and bytes that are no UTF-8, as \\xNN."""
+    return _UNSAFE.sub(lambda found: "".join(f"\\x{byte:02x}" for byte in _bytes_of(found[0])), text)
+
+
+def _bytes_of(character: str) -> bytes:
+    escaped = "\udc80" <= character <= "\udcff"
+    return character.encode("utf-8", "surrogateescape" if escaped else "surrogatepass")
 
 
 def failure(
@@ -102,7 +153,7 @@ def failure(
     return {
         "code": code,
         "operation": operation,
-        "path": path.encode("utf-8", "replace").decode(),
+        "path": path,
         "offset_bytes": 0,
         "length_bytes": 0,
         "errno": errno.errorcode.get(number) if number else None,
@@ -111,7 +162,14 @@ def failure(
 
 
 def print_error(error: dict[str, object]) -> None:
-    print(json.dumps({"schema": "headrace.error", "version": 1, "error": error}, indent=2), flush=True)
+    with contextlib.suppress(OSError):  # standard error has it in words
+        print_json({"schema": "headrace.error", "version": 1, "error": error})
+
+
+def print_json(result: dict[str, object]) -> None:
+    """What is no UTF-8 stands as U+FFFD."""
+    text = _NO_UTF8.sub("\ufffd", json.dumps(result, ensure_ascii=False))
+    print(json.dumps(json.loads(text), indent=2), flush=True)
 
 
 def stderr_columns() -> int:
@@ -122,21 +180,39 @@ def stderr_columns() -> int:
         return COLUMNS
 
 
+def draws_over() -> bool:
+    """Is stderr a terminal that takes escape sequences?"""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
 class Progress:
-    """What is done now, on stderr. On a terminal one line that is drawn over; elsewhere a line each time."""
+    """What is done now, on stderr. On a terminal one line that is drawn over, and goes at the end of the
+    block; elsewhere a line every ten seconds at most."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._terminal = draws_over()
         self._drawn = False
+        self._shown_s = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def step(self, what: str) -> None:
+        self._show(f"{self._name}: {what}")
+
+    def _show(self, line: str) -> None:
+        line = printable(line)
+        now_s = time.monotonic()
         if self._terminal:
-            line = f"{self._name}: {what}"[: stderr_columns() - 1]
-            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{line[: stderr_columns() - 1]}", end="", file=sys.stderr, flush=True)
             self._drawn = True
-        else:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+        elif now_s - self._shown_s >= LINE_EVERY_S:
+            self._shown_s = now_s
+            print(line, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Takes the line away: before anything else is printed."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import headrace
 
 from . import models, setting, writers
+from .command import CommandError, DataError, first_line, printable
 from .memory import prime
 from .options import TAGS
 from .report import DURABLE, NOT_SYNCED, NOTHING, STARS, SYNCED, UNITS, Report, guide_line
@@ -44,6 +45,7 @@ ROWS = {
     "test_ds_aio_fast_save": Kind("fast", SYNCED),
     "headrace_save": Kind("fast", DURABLE),
 }
+OTHER_VALUES = "load_checkpoint gives other values"
 
 
 def run(options: Options, progress: Progress) -> Report:
@@ -86,12 +88,12 @@ def _measure(options: Options, report: Report, model: models.Model, tag: str, *,
                 engine.destroy()
             if note:
                 report.row(tag, "").note(note)
-    except BenchError:
+    except CommandError:
         raise
     except Exception as error:
         if tag == "headrace_save":
-            raise BenchError(f"{tag}: {setting.first_line(error)}") from error
-        report.skip(tag, f"it failed: {setting.first_line(error)}")
+            raise BenchError(f"{tag}: {first_line(error)}") from error
+        report.skip(tag, f"it failed: {first_line(error)}")
     else:
         print(STARS, flush=True)
     finally:
@@ -116,7 +118,7 @@ def _save_and_load(engine: Any, folder: Path, options: Options, report: Report, 
     prime(6 * models.bytes_of(engine.module))  # with the optimizer: 3 times in memory, and in the file
     seconds, _ = timed(lambda: engine.save_checkpoint(save_dir=str(folder), tag=row.tag), options)
     report.progress.clear()
-    print(f"checkpoint file = {folder}", flush=True)
+    print(f"checkpoint file = {printable(str(folder))}", flush=True)
     row.size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     row.seconds.append(seconds)
     print(f"{row.tag} -- {guide_line(row.size_bytes, row.size_bytes, seconds)}")
@@ -125,9 +127,9 @@ def _save_and_load(engine: Any, folder: Path, options: Options, report: Report, 
         return
     trouble = _read_back(engine, folder, row.tag)
     if trouble and ours:
-        raise BenchError(f"{row.tag}: {trouble}")
+        raise (DataError if trouble.startswith(OTHER_VALUES) else BenchError)(f"{row.tag}: {trouble}")
     row.note(trouble or "load_checkpoint gives the same values")
-    print(f"    {row.notes[-1]}")
+    print(f"    {printable(row.notes[-1])}")
 
 
 @contextlib.contextmanager
@@ -251,13 +253,13 @@ def _read_back(engine: Any, folder: Path, tag: str) -> str:
         with contextlib.redirect_stdout(sys.stderr):
             loaded, _ = engine.load_checkpoint(str(folder), tag=tag)
     except Exception as error:
-        return f"load_checkpoint cannot read it: {setting.first_line(error)}{_odd_name(folder)}"
+        return f"load_checkpoint cannot read it: {first_line(error)}{_odd_name(folder)}"
     if loaded is None:
         return f"load_checkpoint finds nothing{_odd_name(folder)}"
     found = _digests(engine)
     wrong = sum(one != other for one, other in zip(expected, found, strict=False))
     if len(expected) != len(found) or wrong:
-        return f"load_checkpoint gives other values in {wrong} of {len(expected)} tensors"
+        return f"{OTHER_VALUES} in {wrong} of {len(expected)} tensors"
     return ""
 
 

@@ -9,7 +9,10 @@ import os
 import threading
 from pathlib import Path
 
+from .._measure import evict
+
 PAGE_BYTES = 4096
+COLD_SHARE_MAX = 0.01  # bench io calls as much cold
 PIECE_BYTES = 32 << 20  # touched at once, without the interpreter's lock; Ctrl-C is heard in between
 MADV_POPULATE_WRITE = 23  # Linux 5.14; as in <linux/mman.h>
 
@@ -70,3 +73,9 @@ def cached_share(path: Path) -> float | None:
             del first
     pages = -(-size_bytes // mmap.PAGESIZE)
     return None if failed else found.raw[:pages].count(b"\1") / pages
+
+
+def drop_cache(path: Path) -> float | None:
+    """The share of the file that sits in the page cache all the same; None where the kernel does not tell."""
+    evict(path)
+    return cached_share(path)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .command import first_line, printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,7 +101,7 @@ def build(options: Options, progress: Progress) -> Model:
     progress.step(f"making the model {options.model}")
     model = _find(options.model)
     progress.clear()
-    print(f"model: {model.source}", file=sys.stderr, flush=True)
+    print(f"model: {printable(model.source)}", file=sys.stderr, flush=True)
     dtype = torch.float16 if options.half else torch.float32
     return model._replace(module=model.module.to(device=options.device, dtype=dtype).eval())
 
@@ -158,12 +160,19 @@ def _folder(folder: Path) -> Model:
 def _made(module_name: str, function: str) -> Model:
     import torch
 
-    from . import ModelError
+    from . import BenchError, ModelError
 
+    # The program keeps what lies in the current folder from being imported; this was asked for.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
     try:
-        module = getattr(importlib.import_module(module_name), function)()
+        make = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
         raise ModelError(f"--model {module_name}:{function}: {error}") from None
+    try:
+        module = make()
+    except Exception as error:
+        raise BenchError(f"--model {module_name}:{function}: it raised {first_line(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"--model {module_name}:{function}: returned no torch.nn.Module")
     return Model(function, module, f"{module_name}:{function}")
@@ -217,13 +226,18 @@ def logits(module: Any, options: Options) -> torch.Tensor:
     """What the model makes of a fixed prompt, float32 on the CPU."""
     import torch
 
+    from . import BenchError
+
     config = getattr(module, "config", None)
     vocabulary = int(getattr(config, "vocab_size", TOKENS_MAX))
     ids = [(7 * place + 3) % vocabulary for place in range(TOKENS_MAX)]
     prompt = {"input_ids": torch.tensor([ids], device=options.device)}
     if getattr(config, "is_encoder_decoder", False):
         prompt["decoder_input_ids"] = prompt["input_ids"]
-    with torch.no_grad():
-        output = module(**prompt)
-    found: torch.Tensor = getattr(output, "logits", output)
-    return found.float().cpu()
+    try:
+        with torch.no_grad():
+            output = module(**prompt)
+        found: torch.Tensor = getattr(output, "logits", output)
+        return found.float().cpu()
+    except (TypeError, AttributeError) as error:
+        raise BenchError(f"load needs a model that maps input_ids to logits: {first_line(error)}") from error

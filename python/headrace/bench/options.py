@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -39,7 +40,7 @@ Examples:
   headrace bench checkpoint tensor /data
   headrace bench checkpoint load /data --model gpt2-large --safetensors
 
-Exit status: 0 done, 1 failed, 2 the command line makes no sense."""
+Exit status: 0 done, 1 failed, 2 the command line makes no sense, 3 other values came back than were saved."""
 EXAMPLES = {
     "tensor": """\
 Examples:
@@ -178,6 +179,7 @@ def _parser(benchmark: str) -> Parser:
     own("--rounds", type=_from(1), default=1, metavar="N", help="Measure each row so many times.")
     own(
         "--rows",
+        action="extend",
         nargs="+",
         choices=TAGS[benchmark],
         default=[],
@@ -206,7 +208,11 @@ def _rows_apart(argv: list[str]) -> list[str]:
     for word in argv:
         if word.startswith("--"):
             of_rows = word == "--rows"
-        apart.extend(filter(None, word.split(",")) if of_rows else [word])
+        if word.startswith("--rows="):  # a FOLDER may follow
+            names = word.removeprefix("--rows=").split(",")
+            apart.extend([f"--rows={name}" for name in names if name] or [word])
+        else:
+            apart.extend(filter(None, word.split(",")) if of_rows else [word])
     return apart
 
 
@@ -228,10 +234,9 @@ def _refuse_name(word: str) -> NoReturn:
     names = f"{', '.join(first)} and {last}"
     if not word or word.startswith("-"):
         usage_error(f"{COMMAND} needs a benchmark's name first; there are {names}", COMMAND)
-    shown = "".join(c if c.isprintable() else "?" for c in word)
-    message = f"{COMMAND} has no benchmark '{shown}'; there are {names}"
-    if Path(word).is_dir():
-        message += f"; the folder stands behind the name: {COMMAND} tensor {shown}"
+    message = f"{COMMAND} has no benchmark '{word}'; there are {names}"
+    if os.path.isdir(word):
+        message += f"; the folder stands behind the name: {COMMAND} tensor {word}"
     usage_error(message, COMMAND)
 
 
@@ -252,7 +257,7 @@ def parse(argv: list[str]) -> Options:
         parser.error("--model is required")
     values["rows"] = tuple(values["rows"])
     options = Options(benchmark=benchmark, folder=folder or place, **values)  # type: ignore[arg-type]
-    if not options.folder.is_dir():
+    if not os.path.isdir(options.folder):
         parser.error(f"the folder {options.folder} is not there, or is no folder")
     if options.optimizer and options.half and not options.gpu:
         parser.error(

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._measure import IN_MEMORY, IN_MEMORY_NOTE
+from .command import print_json, printable
+from .memory import COLD_SHARE_MAX
 
 if TYPE_CHECKING:
     from .command import Progress
@@ -33,6 +34,7 @@ class Row:
     size_bytes: int = 0
     seconds: list[float] = field(default_factory=list)
     loads: dict[str, list[float]] = field(default_factory=dict)
+    cached_shares: dict[str, list[float | None]] = field(default_factory=dict)  # before each of the loads
     notes: list[str] = field(default_factory=list)
     skipped: str = ""
 
@@ -52,6 +54,14 @@ def guide_line(size_bytes: int, rated_bytes: int, seconds: float) -> str:
     """SIZE GB, SECS secs, RATE GB/s: of 2^30 bytes, as the guide's scripts print them. No rate of 0 bytes."""
     rate = f"{rated_bytes / 2**30 / seconds:5.2f}" if size_bytes else f"{'-':>5}"
     return f"{size_bytes / 2**30:5.2f} GB, {seconds:5.2f} secs, {rate} GB/s"
+
+
+def cache_words(shares: list[float | None]) -> str:
+    """Of a file before it was loaded: cold only if it was each time; empty where the kernel does not tell."""
+    known = [share for share in shares if share is not None]
+    if known and max(known) > COLD_SHARE_MAX:
+        return f", {max(known):.0%} cached"
+    return ", cold" if len(known) == len(shares) else ""
 
 
 class Report:
@@ -75,7 +85,7 @@ class Report:
     def skip(self, tag: str, reason: str) -> None:
         self.row(tag, "").skipped = reason
         self.progress.clear()
-        print(f"{tag} -- skipped: {reason}\n{STARS}", flush=True)
+        print(f"{tag} -- skipped: {printable(reason)}\n{STARS}", flush=True)
 
     def print_summary(self) -> None:
         """Medians, in our units."""
@@ -88,20 +98,21 @@ class Report:
             size_bytes = 0 if row.durability == NOTHING else row.size_bytes
             print(f"  {row.tag:{width}}  {_figures(size_bytes, row.seconds)}  {row.durability}")
             for way, seconds in row.loads.items():
-                print(f"  {'  loaded by ' + way:{width}}  {_figures(row.size_bytes, seconds)}")
+                figures = _figures(row.size_bytes, seconds)
+                print(f"  {'  loaded by ' + way:{width}}  {figures}{cache_words(row.cached_shares[way])}")
             for note in row.notes:
-                print(f"      {note}")
+                print(f"      {printable(note)}")
         if self.kept:
-            print(f"kept: {self.kept}")
+            print(f"kept: {printable(self.kept)}")
         where = str(self.facts.get("file system"))
         if where in IN_MEMORY:
             print(IN_MEMORY_NOTE.format(where))
 
     def print_json(self) -> None:
         rows: list[dict[str, Any]] = [{**asdict(row), "gb_per_s": row.gb_per_s} for row in self.rows]
-        head = {"schema": "headrace.bench-checkpoint", "version": 1}
+        head: dict[str, object] = {"schema": "headrace.bench-checkpoint", "version": 1}
         found = {"benchmark": self.benchmark, "machine": self.facts, "rows": rows, "kept": self.kept}
-        print(json.dumps(head | found, indent=2))
+        print_json(head | found)
 
 
 def _figures(size_bytes: int, seconds: list[float]) -> str:

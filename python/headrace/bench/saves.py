@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import models, setting
+from .command import first_line, printable
 from .memory import prime
 from .options import TAGS
 from .report import STARS, UNITS, Report, guide_line
@@ -95,10 +96,10 @@ def _save_once(way: Way, obj: object, path: Path, options: Options, report: Repo
     try:
         seconds, writer = timed(lambda: way.save(obj, path), options)
         report.progress.clear()
-        print(f"checkpoint file = {path}", flush=True)
+        print(f"checkpoint file = {printable(str(path))}", flush=True)
     except Exception as error:
         if way.tag.startswith("test_"):
-            raise _PeerError(setting.first_line(error)) from error
+            raise _PeerError(first_line(error)) from error
         raise
     if not options.no_statistics and hasattr(writer, "_dump_state"):
         writer._dump_state()

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import platform
 import random
-import re
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -17,24 +16,28 @@ from typing import TYPE_CHECKING
 import headrace
 
 from .._measure import file_system_of
+from .command import first_line
 
 if TYPE_CHECKING:
     from .options import Options
 
 SEED = 42
-LINE_MAX = 120
 PACKAGES = ("torch", "deepspeed", "transformers", "safetensors")
 
 
 def check(options: Options) -> None:
-    """Raises BenchError if torch, safetensors or the GPU asked for is missing. Seeds the random numbers."""
+    """Raises BenchError if torch, safetensors or the GPU asked for is missing or broken. Seeds the random
+    numbers."""
     from . import BenchError
 
     if importlib.util.find_spec("torch") is None:
         raise BenchError("this needs torch: pip install torch")
     if options.safetensors and importlib.util.find_spec("safetensors") is None:
         raise BenchError("--safetensors needs the package: pip install safetensors")
-    import torch
+    try:
+        import torch
+    except Exception as error:
+        raise BenchError(f"torch cannot be imported: {first_line(error)}") from error
 
     if options.gpu and not torch.cuda.is_available():
         raise BenchError("--gpu: torch finds no GPU here; without --gpu the benchmark runs on the CPU")
@@ -75,12 +78,6 @@ def be_the_only_rank(options: Options) -> None:
     atexit.register(dist.destroy_process_group)
     with contextlib.redirect_stdout(sys.stderr):
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
-
-
-def first_line(error: BaseException) -> str:
-    """Of a message from elsewhere: no colours, no more than a line of it."""
-    line = re.sub(r"\x1b\[[0-9;]*m", "", f"{type(error).__name__}: {error}".splitlines()[0]).strip(": ")
-    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
 
 
 def facts(options: Options) -> dict[str, object]:

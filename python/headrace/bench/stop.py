@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from .command import failure, print_error
+from .command import draws_over, failure, print_error, printable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HELD_WITHIN_S = 0.2  # how long the main thread is waited for; it may be inside of torch
@@ -118,8 +118,8 @@ class Stop:
         if left:
             message = f"interrupted by {signal.Signals(number).name}; could not remove {', '.join(left)}"
         with contextlib.suppress(OSError):
-            start = "\r\033[K" if sys.stderr.isatty() else ""
-            os.write(2, f"{start}headrace: {self._operation}: {message}\n".encode())
+            start = "\r\033[K" if draws_over() else ""
+            os.write(2, f"{start}headrace: {self._operation}: {printable(message)}\n".encode())
         if self._as_json:
             with contextlib.suppress(OSError, ValueError), contextlib.redirect_stdout(sys.__stdout__):
                 print_error(failure("interrupted", self._operation, message))

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .command import LINE_MAX, first_line
 from .report import DURABLE, NOT_SYNCED, NOTHING, SYNCED
-from .setting import LINE_MAX, first_line, why_no_deepspeed
+from .setting import why_no_deepspeed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import _core
 
-from ..bench.memory import prime
+from ..bench.command import DataError
+from ..bench.memory import drop_cache, prime
 from . import model
-from .measure import Run, drop_cache, timed
+from .measure import Run, timed
 
 if TYPE_CHECKING:
     import headrace
@@ -72,7 +73,7 @@ class Checkpoint:
             self.ways += self._torch()
 
     def measure(self, folder: Path, way: Way) -> tuple[Run, Run]:
-        """One save and one load. ValueError if a tensor comes back with other bytes."""
+        """One save and one load. DataError if a tensor comes back with other bytes."""
         path = folder / f"checkpoint{way.suffix}"
         path.unlink(missing_ok=True)
         os.sync()
@@ -92,12 +93,15 @@ class Checkpoint:
 
         prime(2 * self.size_bytes)  # the page cache's and the tensors'
         run = timed(load, cached)
-        found = dict(way.bytes_of(loaded.pop()))
+        try:
+            found = dict(way.bytes_of(loaded.pop()))
+        except ValueError as error:
+            raise DataError(f"{way.name} gave another header than was saved: {error}") from error
         if found.keys() != {tensor.name for tensor in self.tensors}:
-            raise ValueError(f"{way.name} gave other tensors than were saved")
+            raise DataError(f"{way.name} gave other tensors than were saved")
         for tensor in self.tensors:
             if differs(found[tensor.name], self._data[tensor.begin : tensor.end]):
-                raise ValueError(f"{way.name} gave other bytes of tensor {tensor.name}")
+                raise DataError(f"{way.name} gave other bytes of tensor {tensor.name}")
         path.unlink()
         return saved, run
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-from .._measure import cpu_seconds, evict
-from ..bench.memory import cached_share
+from .._measure import cpu_seconds
+from ..bench.memory import COLD_SHARE_MAX
 
 Work = Callable[[], str]
-COLD_SHARE_MAX = 0.01  # bench io calls as much cold
 
 
 class Run(NamedTuple):
@@ -36,12 +34,6 @@ class Row(NamedTuple):
     cpu_s_per_gb: float
     route: str
     cached_share: float | None = None
-
-
-def drop_cache(path: Path) -> float | None:
-    """The share of the file that sits in the page cache all the same; None where the kernel does not tell."""
-    evict(path)
-    return cached_share(path)
 
 
 def all_cold(runs: list[Run]) -> bool:

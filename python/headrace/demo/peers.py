@@ -14,7 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .measure import Run, drop_cache
+from ..bench.memory import drop_cache
+from .measure import Run
 
 if TYPE_CHECKING:
     from .run import Case
@@ -124,12 +125,13 @@ class Fio(Peer):
         path = folder / "fio"
         for operation, option in (("write", "--end_fsync=1"), ("read", "--invalidate=1")):
             command = [
-                "fio", "--name=demo", f"--filename={path}", f"--size={case.size_bytes}", f"--rw={operation}",
+                "fio", "--name=demo", "--filename=fio", f"--size={case.size_bytes}", f"--rw={operation}",
                 option,
                 "--ioengine=io_uring", "--direct=1", "--bs=4M", "--iodepth=32", "--output-format=json",
             ]  # fmt: skip
             cached = drop_cache(path) if operation == "read" else None
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            # In the folder: fio takes a colon in --filename as the end of one name.
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
             job = json.loads(done.stdout)["jobs"][0]
             seconds = job[operation]["runtime"] / 1000
             cpu = seconds * (job["usr_cpu"] + job["sys_cpu"]) / 100

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import headrace
 
 from .._measure import IN_MEMORY, IN_MEMORY_NOTE, file_system_of
-from ..bench.memory import prime
+from ..bench.command import CommandError, DataError, printable
+from ..bench.memory import drop_cache, prime
 from . import OPERATION, checkpoint, model, peers
 from .checkpoint import PIECE_BYTES, differs
-from .measure import Row, Run, Work, all_cold, drop_cache, row, timed
-from .screen import Progress, print_json, print_table
+from .measure import Row, Run, Work, all_cold, row, timed
+from .screen import Steps, print_result, print_table
 
 if TYPE_CHECKING:
     from ..bench.stop import Stop
@@ -28,8 +29,8 @@ OURS = "headrace"
 SECONDS_PER_GB = 3.0  # moved once, with all that is around it; on two processors of a virtual machine
 
 
-class DemoError(Exception):
-    """The demo cannot go on; the message says why and what helps."""
+class DemoError(CommandError):
+    """The demo cannot go on."""
 
 
 def work_place(chosen: Path | None, size_bytes: int) -> Path:
@@ -140,7 +141,7 @@ class Case:
         self.measure("read", way, work, cached, copies=1)
         for (_, source, offset), (_, target, _) in zip(self.sources, self.targets, strict=True):
             if differs(source, target):
-                raise DemoError(
+                raise DataError(
                     f"{way} read other bytes than were written, at offset {offset} of {self.path}"
                 )
 
@@ -210,10 +211,7 @@ class CheckpointCase:
 
     def measure(self, way: checkpoint.Way) -> None:
         """One save and one load, every tensor compared."""
-        try:
-            self._runs.setdefault(way.name, []).append(self._checkpoint.measure(self._folder, way))
-        except ValueError as error:
-            raise DemoError(str(error)) from None
+        self._runs.setdefault(way.name, []).append(self._checkpoint.measure(self._folder, way))
 
     def rows(self) -> list[Row]:
         """The table's lines, saves first."""
@@ -254,7 +252,7 @@ def tell_plan(options: argparse.Namespace, name: str, data: memoryview, place: P
         f"{seconds} s on two processors and an NVMe disk"
         + (", and what the peers take" if options.peers else ""),
     ):
-        print(f"headrace: {OPERATION}: {line}", file=sys.stderr, flush=True)
+        print(f"headrace: {OPERATION}: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def run(options: argparse.Namespace, stop: Stop) -> None:
@@ -264,8 +262,11 @@ def run(options: argparse.Namespace, stop: Stop) -> None:
     ways = checkpoint.count_ways(options.peers)
     place = work_place(options.folder, 2 * ((options.size << 20) + len(data)))
     tell_plan(options, name, data, place, ways)
-    progress = Progress(2 + options.rounds * (8 + ways + len(others)))
-    with stop.folder(place, "headrace-demo-") as folder, headrace.Handle(engine=options.engine) as h:
+    with (
+        Steps(2 + options.rounds * (8 + ways + len(others))) as progress,
+        stop.folder(place, "headrace-demo-") as folder,
+        headrace.Handle(engine=options.engine) as h,
+    ):
         progress.step(f"fill a buffer of {options.size} MiB")
         cases = [model_case(folder / "model", data), buffer_case(folder / "buffer", data, options.size)]
         saved = CheckpointCase(h, data, folder, options.peers)
@@ -291,7 +292,6 @@ def run(options: argparse.Namespace, stop: Stop) -> None:
             for peer in others:
                 progress.step(f"round {number + 1}: {cases[-1].what} by {peer.name}")
                 peer.measure(cases[-1], folder)
-        progress.end()
         facts = {
             "kernel": platform.release(),
             "processors": os.cpu_count(),
@@ -302,7 +302,7 @@ def run(options: argparse.Namespace, stop: Stop) -> None:
         }
     rows = saved.rows() + [row for case in cases for row in case.rows()]
     if options.json:
-        print_json(rows, facts)
+        print_result(rows, facts)
         return
     print_table(rows)
     where = str(facts["file system"])
@@ -312,4 +312,4 @@ def run(options: argparse.Namespace, stop: Stop) -> None:
         print(IN_MEMORY_NOTE.format(where))
     for peer in others:
         for note in peer.notes:
-            print(f"{peer.name}: {note}")
+            print(f"{peer.name}: {printable(note)}")

@@ -3,49 +3,35 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import textwrap
 import time
 
-from ..bench.command import stderr_columns
+from ..bench.command import Progress, print_json
 from .measure import Row
 
 WIDTH = 24
 COLUMNS = 80  # of the table
 BAR = 10
-LINE_EVERY_S = 10  # where stderr is no terminal
 
 
-class Progress:
-    """Steps done of steps in all. On a terminal one line that is drawn over; else a line every ten seconds
-    at most."""
+class Steps(Progress):
+    """Steps done of steps in all, with a bar."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__("")
         self._steps = steps
         self._done = 0
-        self._terminal = sys.stderr.isatty()
-        self._begin_s = self._shown_s = time.monotonic()
+        self._begin_s = time.monotonic()
 
     def step(self, what: str) -> None:
         """Says what is done now."""
         filled = WIDTH * self._done // self._steps
-        now_s = time.monotonic()
         left = ""
         if self._done > self._steps // 4:
-            left = f", about {(now_s - self._begin_s) / self._done * (self._steps - self._done):.0f} s left"
-        line = f"[{'#' * filled}{' ' * (WIDTH - filled)}] {self._done}/{self._steps}{left}: {what}"
+            took_s = time.monotonic() - self._begin_s
+            left = f", about {took_s / self._done * (self._steps - self._done):.0f} s left"
+        self._show(f"[{'#' * filled}{' ' * (WIDTH - filled)}] {self._done}/{self._steps}{left}: {what}")
         self._done += 1
-        if self._terminal:
-            line = line[: stderr_columns() - 1]
-            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-        elif now_s - self._shown_s >= LINE_EVERY_S:
-            self._shown_s = now_s
-            print(line, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def print_table(rows: list[Row]) -> None:
@@ -69,6 +55,7 @@ def print_table(rows: list[Row]) -> None:
             print(" " * len(head) + line)
 
 
-def print_json(rows: list[Row], facts: dict[str, object]) -> None:
-    head = {"schema": "headrace.demo", "version": 1}
-    print(json.dumps(head | {"machine": facts, "rows": [row._asdict() for row in rows]}, indent=2))
+def print_result(rows: list[Row], facts: dict[str, object]) -> None:
+    """As JSON."""
+    head: dict[str, object] = {"schema": "headrace.demo", "version": 1}
+    print_json(head | {"machine": facts, "rows": [row._asdict() for row in rows]})
