@@ -186,6 +186,9 @@ def test_converting_and_comparing_say_that_they_cannot_yet(dcp: Path) -> None:
         done = run(*arguments)
         assert done.returncode == 1
         assert f"format_utils dcp_to_torch '{dcp}' OUT.pt" in done.stderr
+    renamed = dcp.rename(dcp.with_name("it's " + 100 * "x"))
+    quoted = str(renamed).replace("'", r"'\''")
+    assert f"format_utils dcp_to_torch '{quoted}' OUT.pt" in run("convert", renamed, "x.pt").stderr
 
 
 def test_a_data_file_of_zeros_is_not_good(dcp: Path) -> None:

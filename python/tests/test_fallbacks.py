@@ -19,7 +19,7 @@ MOVE = """
     import headrace
     class Keep(logging.Handler):
         def emit(self, record):
-            print("log:", record.levelname, record.getMessage())
+            print(f"log: {record.levelname} {record.getMessage()}")  # in one go: another thread prints too
     logging.getLogger("headrace").addHandler(Keep())
     logging.getLogger("headrace").setLevel(logging.INFO)
     data = bytes(range(256)) * 20_000
@@ -29,7 +29,7 @@ MOVE = """
         t = h.read(sys.argv[1], target)
         t.result()
         assert target == data
-        print("engine:", h.facts()["engine"], "why:", h.facts()["engine_detail"])
+        print(f"engine: {h.facts()['engine']} why: {h.facts()['engine_detail']}")
     print("probe:", [(e.name, e.available) for e in headrace.probe_engines()])
     try:
         headrace.Handle(engine="uring")

@@ -142,14 +142,19 @@ def test_interrupts_at_any_time_leave_the_old_file_or_the_new(path: Path) -> Non
     randomly = random.Random(1)
     obj = {str(i): torch.full((200_000,), float(i)) for i in range(30)}
     ended = []
+
+    def save(new: bool) -> None:
+        # A function: when `with` is interrupted before it could end the writer, that ends with its last name.
+        signal.setitimer(signal.ITIMER_REAL, randomly.random() * 0.1 + 0.0001)
+        with headrace.torch.writer(path, durability="none") as file:
+            torch.save(obj, file, _use_new_zipfile_serialization=new)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
     try:
         for i in range(40):
             path.write_bytes(OLD)
             try:
-                signal.setitimer(signal.ITIMER_REAL, randomly.random() * 0.1 + 0.0001)
-                with headrace.torch.writer(path, durability="none") as file:
-                    torch.save(obj, file, _use_new_zipfile_serialization=i % 2 == 0)
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                save(i % 2 == 0)
             except (StopError, RuntimeError, headrace.TransferError):
                 pass
             finally:

@@ -40,6 +40,14 @@ std::string_view suffix_of(std::string_view name) {
   return {};
 }
 
+// Whole, however long: it is to be copied.
+std::string for_shell(std::string_view word) {
+  std::string text = "'";
+  for (const char c : word)
+    c == '\'' ? text += R"('\'')" : text += c;
+  return text + "'";
+}
+
 std::unexpected<Error> unclear(const std::string& path, std::string detail) {
   return std::unexpected(
       Error{.code = ErrorCode::invalid_argument, .operation = kFinding, .path = path, .detail = std::move(detail)});
@@ -219,7 +227,7 @@ Result<CheckpointFiles> of_folder(const std::string& path) {
             fmt::format("this is a folder of torch.distributed.checkpoint: it can be inspected and verified, and is "
                         "not converted or compared yet. python -m torch.distributed.checkpoint.format_utils "
                         "dcp_to_torch {} OUT.pt makes a file of it",
-                        format::quote_name(path))});
+                        for_shell(path))});
   if (chosen.empty()) {
     Error error = os::system_error(kFinding, path, ENOENT);
     error.detail = "no file ends in .safetensors, .bin, .pt, .pth or .ckpt in this folder";
