@@ -128,6 +128,11 @@ struct StoredTensor {
 struct StoredValue {
   std::string name;  // as a tensor's
   std::string text;  // for people: "5", "'adam'", "None", "an object of torch.Size"
+  enum class Kind : uint8_t {
+    plain,
+    object,  // it may hold tensors, which are not listed
+    shared,  // a container that stands under another name too; what is in it is listed under that name alone
+  } kind = Kind::plain;
 };
 
 enum class Verify : uint8_t {

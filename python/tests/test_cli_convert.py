@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections import Counter, OrderedDict, defaultdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +391,30 @@ def test_what_is_no_tensor_is_never_lost_without_a_word(tmp_path: Path) -> None:
     assert set(by_name(tmp_path / "x.safetensors")) == {"w", "nested.deep.1"}
     result = run_json("convert", source, tmp_path / "y.safetensors", "--select", "w")
     assert result["notes"] == []
+
+
+def test_two_tensors_of_one_name_are_no_fault_of_an_object(tmp_path: Path) -> None:
+    source = save({"a": {"b": torch.ones(1)}, "a.b": torch.zeros(1), 0: torch.ones(2)}, tmp_path / "x.pt")
+    (problem,) = run_json("verify", source)["problems"]
+    assert (problem["severity"], problem["tensor"]) == ("warning", "a.b")
+    assert run_json("inspect", source)["problems"] == [problem]
+    for container, legacy in LEGACY.items():
+        there = tmp_path / f"y-{legacy}.pt"
+        convert(source, there, "--format", container)
+        assert_same(load(there), load(source))
+    assert "would both be called 'a.b'" in refusal("convert", source, tmp_path / "z.safetensors", code=1)
+
+
+def test_what_was_not_looked_into_for_a_selection_is_told(tmp_path: Path) -> None:
+    part = {"weight": torch.ones(2)}
+    module = torch.nn.Linear(2, 2)
+    source = save({"model": part, "ema": part, "net": module, "args": Fraction(1, 2)}, tmp_path / "x.pt")
+    notes = run_json("convert", source, tmp_path / "y.safetensors", "--select", "*weight")["notes"]
+    assert [note.partition(",")[0] for note in notes] == [
+        f"not looked into: '{n}'" for n in ("ema", "net", "args")
+    ]
+    source = save({"model": part, "args": Fraction(1, 2)}, tmp_path / "z.pt")
+    assert run_json("convert", source, tmp_path / "z.safetensors", "--select", "*weight")["notes"] == []
 
 
 def test_tensors_under_two_names_are_not_lost_without_a_word(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import struct
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -467,3 +468,83 @@ def test_metadata_of_many_keys_are_told_in_no_time(tmp_path: Path) -> None:
     assert code == 0
     assert seconds < 30  # some 0.5; each key was looked for among all before it
     assert run_json("inspect", path)["files"][0]["metadata"] == keys
+
+
+PROTO = b"\x80\x02"
+TORCH_STORAGE = b"ctorch\nFloatStorage\n"
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def storage_id(key: str = "0", kind: bytes = TORCH_STORAGE, elements: int = 1) -> bytes:
+    return b"(" + text("storage") + kind + text(key) + text("cpu") + b"K" + bytes([elements]) + b"tQ"
+
+
+def torch_file(path: Path, pickled: bytes, *storages: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", pickled)
+        archive.writestr("x/version", "3\n")
+        for key in storages:
+            archive.writestr(f"x/data/{key}", bytes(4))
+    return path
+
+
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
+HOSTILE = {
+    # Some bytes each, of which every one would take as much memory as the longest.
+    "nones under a long name": (
+        PROTO + b"}" + text("A" * 4090) + b"](" + b"N" * 2_000_000 + b"es.",
+        0,
+        "",
+    ),
+    "a long global named often": (
+        PROTO + b"cm\n" + b"n" * 1_000_000 + b"\nq\x00](" + b"h\x00" * 100_000 + b"e.",
+        0,
+        "",
+    ),
+    "a long module named often": (
+        PROTO
+        + b"]("
+        + text("m" * 1_000_000)
+        + b"q\x00"
+        + b"".join(b"h\x00" + text(f"n{i}") + b"\x93" for i in range(20_000))
+        + b"e.",
+        3,
+        "many times more than the pickle holds",
+    ),
+    "a long dict beside each tensor": (
+        PROTO
+        + b"](}("
+        + b"NN" * 300_000
+        + b"uq\x00"
+        + REBUILD
+        + b"q\x01("
+        + storage_id()
+        + b"K\x00))\x89Nh\x00"
+        + b"tq\x02"
+        + b"h\x01h\x02R" * 100_000
+        + b"e.",
+        3,
+        "more than 16 things are told of its view",
+    ),
+    "a long key": (PROTO + storage_id("k" * 70_000) + b".", 3, "longer than 1024 bytes"),
+    "a storage of two types": (
+        PROTO + b"](" + storage_id() + storage_id(kind=b"ctorch\nIntStorage\n") + b"e.",
+        3,
+        "another type or number of elements",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_pickle_takes_no_more_than_its_share_of_memory_and_time(tmp_path: Path, what: str) -> None:
+    pickled, code, said = HOSTILE[what]
+    path = torch_file(tmp_path / "x.pt", pickled, "0")
+    ended, resident, seconds = measured("inspect", path)
+    assert ended == code
+    assert resident < 500 << 20
+    assert seconds < 20
+    told = run("inspect", path)
+    assert said in (told.stdout if code == 0 else told.stderr)

@@ -81,6 +81,13 @@ inline constexpr uint64_t kFirstBytes = uint64_t{256} << 10;
 [[nodiscard]] std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage& storage);
 // The element type of a storage class, given by its qualified name; nothing for UntypedStorage and unknown ones.
 [[nodiscard]] std::optional<DType> storage_dtype(const Pickle& pickle, const PickleStorage& storage);
+// A storage that a pickle names, and the first node that does.
+struct NamedStorage {
+  std::string_view key;
+  PickleNode node = 0;
+};
+// By key, each once. torch makes a storage of the first id that names it: ErrorCode::corrupt where another says otherwise.
+[[nodiscard]] Result<std::vector<NamedStorage>> named_storages(const Pickle& pickle);
 struct PickledThings {
   std::vector<StoredTensor> tensors;
   std::vector<StoredValue> others;

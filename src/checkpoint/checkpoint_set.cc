@@ -97,11 +97,14 @@ void CheckpointSet::Impl::check_names(std::vector<CheckpointProblem>& problems) 
     if (name(by_name[i]) != name(by_name[i - 1])) continue;
     const Tensor& here = tensors[by_name[i]];
     const Tensor& before = tensors[by_name[i - 1]];
-    problems.push_back({.file = files[here.file].path(),
-                        .tensor = name(by_name[i]),
-                        .text = here.file == before.file
-                                    ? std::string("two tensors of this file are told by this name")
-                                    : fmt::format("{} holds a tensor of this name too", files[before.file].path())});
+    // {"a": {"b": x}, "a.b": y} is a sound object; only by name the two cannot be told apart.
+    const bool one_file = here.file == before.file;
+    problems.push_back(
+        {.severity = one_file ? CheckpointProblem::Severity::warning : CheckpointProblem::Severity::error,
+         .file = files[here.file].path(),
+         .tensor = name(by_name[i]),
+         .text = one_file ? std::string("two tensors of this file are told by this name")
+                          : fmt::format("{} holds a tensor of this name too", files[before.file].path())});
   }
 }
 

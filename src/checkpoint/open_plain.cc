@@ -15,26 +15,24 @@ namespace headrace::checkpoint {
 namespace {
 
 constexpr const char* kReading = "read torch file";
+constexpr const char* kTwice = "a storage is there twice";
 constexpr uint64_t kPicklesBytesMax = uint64_t{4} << 30;
 
 // The keys and persistent ids of a legacy file's object.
 Status find_legacy_storages(CheckpointFile::Impl& file, const Pickle& keys, uint64_t begin) {
   const Pickle& pickle = *file.pickle;
-  std::vector<std::pair<std::string_view, PickleNode>> ids;
-  for (PickleNode node = 0; node < pickle.node_count(); ++node) {
-    if (const std::optional<PickleStorage> storage = pickle.storage(node)) ids.emplace_back(storage->key, node);
-  }
-  std::ranges::sort(ids);
+  const Result<std::vector<NamedStorage>> named = named_storages(pickle);
+  if (!named) return std::unexpected(named.error());
   if (keys.kind(keys.root()) != PickleKind::list)
     return format::corrupt(kReading, keys.offset_bytes(keys.root()), "behind the object there is no list of keys");
   std::vector<format::LegacyStorageId> wanted;
   for (const PickleNode key_node : keys.appended(keys.root())) {
     const std::optional<std::string_view> key = keys.text(key_node);
-    const auto id =
-        key ? std::ranges::lower_bound(ids, *key, {}, [](const auto& one) { return one.first; }) : ids.end();
-    if (id == ids.end() || id->first != *key)
+    const auto id = key ? std::ranges::lower_bound(*named, *key, {}, &NamedStorage::key) : named->end();
+    if (id == named->end() || id->key != *key)
       return format::corrupt(kReading, keys.offset_bytes(key_node), "a key names no storage of the pickle");
-    const PickleStorage storage = *pickle.storage(id->second);
+    if (wanted.size() == named->size()) return format::corrupt(kReading, begin, kTwice);
+    const PickleStorage storage = *pickle.storage(id->node);
     if (storage.view && pickle.kind(*storage.view) != PickleKind::none)
       return std::unexpected(Error{.code = ErrorCode::unavailable,
                                    .operation = kReading,
@@ -42,7 +40,7 @@ Status find_legacy_storages(CheckpointFile::Impl& file, const Pickle& keys, uint
                                              "with torch.load and save it again"});
     const std::optional<uint64_t> bytes = storage_bytes(pickle, storage);
     if (!bytes)
-      return format::corrupt(kReading, pickle.offset_bytes(id->second),
+      return format::corrupt(kReading, pickle.offset_bytes(id->node),
                              "a storage is of a type that torch does not have");
     wanted.push_back({.key = storage.key,
                       .element_bytes = storage.numel == 0 ? 1 : *bytes / storage.numel,
@@ -63,8 +61,8 @@ Status find_legacy_storages(CheckpointFile::Impl& file, const Pickle& keys, uint
   if (!std::ranges::is_sorted(file.storages, {}, &StoredBytes::key))
     return format::corrupt(kReading, begin, "the storages are not in the order of their keys");
   if (std::ranges::adjacent_find(file.storages, {}, &StoredBytes::key) != file.storages.end())
-    return format::corrupt(kReading, begin, "a storage is there twice");
-  for (const auto& [key, node] : ids) {
+    return format::corrupt(kReading, begin, kTwice);
+  for (const auto& [key, node] : *named) {
     const bool there = std::ranges::binary_search(file.storages, key, {},
                                                   [](const StoredBytes& one) { return std::string_view(one.key); });
     if (!there)

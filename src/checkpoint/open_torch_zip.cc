@@ -103,16 +103,13 @@ bool has_sums(std::span<const ZipEntry> entries) {
 Status find_storages(CheckpointFile::Impl& file, std::span<const ZipEntry> entries,
                      const format::TorchZipContents& contents) {
   const Pickle& pickle = *file.pickle;
-  std::vector<std::pair<std::string_view, uint32_t>> seen;  // key and first node
-  for (PickleNode node = 0; node < pickle.node_count(); ++node) {
-    if (const std::optional<PickleStorage> storage = pickle.storage(node)) seen.emplace_back(storage->key, node);
-  }
-  std::ranges::sort(seen);
-  for (size_t i = 0; i < seen.size(); ++i) {
-    const PickleStorage storage = *pickle.storage(seen[i].second);
+  const Result<std::vector<NamedStorage>> named = named_storages(pickle);
+  if (!named) return std::unexpected(named.error());
+  for (const NamedStorage& one : *named) {
+    const PickleStorage storage = *pickle.storage(one.node);
     const std::optional<size_t> found = contents.find_storage(entries, storage.key);
     if (!found) {
-      return format::corrupt(kReading, pickle.offset_bytes(seen[i].second),
+      return format::corrupt(kReading, pickle.offset_bytes(one.node),
                              fmt::format("the pickle names storage {}, and the archive has no record of it",
                                          format::quote_name(storage.key)));
     }
@@ -123,7 +120,6 @@ Status find_storages(CheckpointFile::Impl& file, std::span<const ZipEntry> entri
                              fmt::format("record {} has {} bytes, and the pickle says {}",
                                          format::quote_name(entry.name), entry.bytes, *bytes));
     }
-    if (i > 0 && seen[i].first == seen[i - 1].first) continue;
     if (Status stored = refuse_unless_stored(entry); !stored) return stored;
     file.storages.push_back(
         {.key = std::string(storage.key), .offset_bytes = 0, .bytes = entry.bytes, .crc32 = entry.sum});

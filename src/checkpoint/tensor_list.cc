@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,12 +15,20 @@
 
 #include "checkpoint/checkpoint_file.h"
 #include "format/format_error.h"
+#include "format/pickle_words.h"
 
 namespace headrace::checkpoint {
 namespace {
 
 constexpr const char* kReading = "read torch file";
 constexpr size_t kDimensionsMax = 64;  // as torch
+constexpr size_t kViewFactsMax = 16;   // torch writes "conj" and "neg"
+// torch's are numbers. They are sorted, and one text may be the key of many ids.
+constexpr size_t kStorageKeyBytesMax = 1024;
+// What is listed takes memory that the pickle does not: a name holds those of all containers around it, and a byte can name
+// one object again. Tensors and containers are refused beyond this, other values no longer told one by one.
+constexpr uint64_t kListedFree = uint64_t{64} << 20;
+constexpr uint64_t kListedPerByte = 64;
 
 std::string_view name_of(const Pickle& pickle, PickleNode node) {
   const std::optional<uint32_t> global = pickle.global(node);
@@ -28,7 +37,11 @@ std::string_view name_of(const Pickle& pickle, PickleNode node) {
 
 class Lister {
  public:
-  explicit Lister(const CheckpointFile::Impl& file) : file_(file), pickle_(*file.pickle), seen_(pickle_.node_count()) {}
+  explicit Lister(const CheckpointFile::Impl& file)
+      : file_(file),
+        pickle_(*file.pickle),
+        listed_bytes_max_(kListedFree + kListedPerByte * pickle_.consumed_bytes()),
+        seen_(pickle_.node_count()) {}
 
   Result<PickledThings> run() {
     visit({}, pickle_.root());
@@ -59,13 +72,23 @@ class Lister {
     size_t place = 0;
     StoredTensor tensor;
   };
+  struct ViewFacts {
+    bool conjugate = false;
+    bool negative = false;
+  };
 
-  static std::string join(const std::string& prefix, std::string_view name) {
-    if (prefix.empty()) return std::string(name);
-    std::string joined = fmt::format("{}.{}", prefix, name);
-    if (joined.size() > kJoinedNameBytesMax) joined.resize(kJoinedNameBytesMax);
-    return joined;
-  }
+  // Joined only where it is kept: there may be many more values than names that can be told.
+  struct Name {
+    std::string_view container;
+    std::string_view last;
+
+    [[nodiscard]] std::string join() const {
+      if (container.empty()) return std::string(last);
+      std::string joined = fmt::format("{}.{}", container, last.substr(0, kJoinedNameBytesMax));
+      if (joined.size() > kJoinedNameBytesMax) joined.resize(kJoinedNameBytesMax);
+      return joined;
+    }
+  };
 
   bool is_dict(PickleNode node) const {
     return pickle_.kind(node) == PickleKind::dict ||
@@ -73,20 +96,37 @@ class Lister {
             (pickle_.role(node) == PickleRole::ordered_dict || pickle_.role(node) == PickleRole::counter));
   }
 
-  void visit(std::string name, PickleNode node) {
+  void visit(const Name& name, PickleNode node) {
     const PickleKind kind = pickle_.kind(node);
     const bool container = is_dict(node) || kind == PickleKind::list || kind == PickleKind::tuple;
     if (container) {
-      if (seen_[node]) {
-        // Told, so that nobody takes what is in it under its other name for all there is.
-        others_.push_back({.name = std::move(name), .text = "what stands under another name too"});
-        return;
-      }
+      // Told, so that nobody takes what is in it under its other name for all there is.
+      if (seen_[node]) return add_other(name, "what stands under another name too", StoredValue::Kind::shared);
       seen_[node] = true;
-      waiting_.push_back({std::move(name), node});
+      waiting_.push_back({name.join(), node});
+      charge(node, sizeof(Container) + waiting_.back().name.size());
     } else if (kind != PickleKind::call || !find_tensor(name, node)) {
-      others_.push_back({.name = std::move(name), .text = describe(node)});
+      const bool object = kind == PickleKind::call || kind == PickleKind::instance;
+      add_other(name, describe(node), object ? StoredValue::Kind::object : StoredValue::Kind::plain);
     }
+  }
+
+  // For a tensor or a container, which cannot be left out.
+  void charge(PickleNode node, uint64_t bytes) {
+    listed_bytes_ += bytes;
+    if (listed_bytes_ > listed_bytes_max_ && !error_)
+      error_ = format::corrupt(kReading, pickle_.offset_bytes(node),
+                               "the names of what the pickle holds take many times more memory than the pickle")
+                   .error();
+  }
+
+  void add_other(const Name& name, std::string text, StoredValue::Kind kind = StoredValue::Kind::plain) {
+    if (others_bytes_ > listed_bytes_max_) {
+      ++untold_;
+      return;
+    }
+    others_.push_back({.name = name.join(), .text = std::move(text), .kind = kind});
+    others_bytes_ += sizeof(StoredValue) + others_.back().name.size() + others_.back().text.size();
   }
 
   // A value that is no tensor, for people.
@@ -103,14 +143,14 @@ class Lister {
       case PickleKind::list: return "[]";
       case PickleKind::tuple: return "()";
       case PickleKind::set: return "a set";
-      case PickleKind::global: return fmt::format("{}", name_of(pickle_, node));
+      case PickleKind::global: return format::told(name_of(pickle_, node));
       case PickleKind::storage: return "a storage";
       case PickleKind::call:
       case PickleKind::instance: break;
     }
     const std::optional<PickleCall> call = pickle_.call(node);
     const std::string_view callee = call ? name_of(pickle_, call->callee) : std::string_view();
-    return callee.empty() ? "an object" : fmt::format("an object made by {}", callee);
+    return callee.empty() ? "an object" : fmt::format("an object made by {}", format::told(callee));
   }
 
   void hold_nothing(const Container& container) {
@@ -118,17 +158,24 @@ class Lister {
   }
 
   void look_into(const Container& container) {
+    look_at_items(container);
+    if (untold_ == 0) return;
+    others_.push_back({.name = Name{container.name, "?"}.join(), .text = fmt::format("{} more values", untold_)});
+    untold_ = 0;
+  }
+
+  void look_at_items(const Container& container) {
     if (is_dict(container.node)) {
       const std::vector<PickleEntry> entries = pickle_.entries(container.node);
       if (entries.empty()) hold_nothing(container);
       for (const PickleEntry& entry : entries) {
+        if (error_) return;
         if (const std::optional<std::string_view> text = pickle_.text(entry.key)) {
-          visit(join(container.name, *text), entry.value);
+          visit({container.name, *text}, entry.value);
         } else if (const std::optional<int64_t> number = pickle_.integer(entry.key)) {
-          visit(join(container.name, fmt::format("{}", *number)), entry.value);
+          visit({container.name, fmt::format("{}", *number)}, entry.value);
         } else {
-          others_.push_back(
-              {.name = join(container.name, "?"), .text = "something whose key is neither text nor number"});
+          add_other({container.name, "?"}, "something whose key is neither text nor number");
         }
       }
       return;
@@ -138,12 +185,12 @@ class Lister {
         pickle_.kind(container.node) == PickleKind::list ? std::span(appended) : pickle_.tuple_items(container.node);
     if (items.empty()) hold_nothing(container);
     for (size_t i = 0; i < items.size() && !error_; ++i)
-      visit(join(container.name, fmt::format("{}", i)), items[i]);
+      visit({container.name, fmt::format("{}", i)}, items[i]);
   }
 
   // Through parameters and subclasses to the call that views a storage.
   // False where there is none.
-  bool find_tensor(const std::string& name, PickleNode node) {
+  bool find_tensor(const Name& name, PickleNode node) {
     constexpr int kWrappersMax = 8;
     std::optional<PickleCall> call = pickle_.call(node);
     std::optional<bool> requires_grad;
@@ -166,7 +213,7 @@ class Lister {
     return false;
   }
 
-  void add_tensor(std::string name, PickleNode node, std::string_view callee, std::span<const PickleNode> arguments,
+  void add_tensor(const Name& name, PickleNode node, std::string_view callee, std::span<const PickleNode> arguments,
                   std::optional<bool> requires_grad) {
     const bool v2 = callee == "torch._utils._rebuild_tensor_v2" || callee == "torch._utils._rebuild_tensor" ||
                     callee == "torch._utils._rebuild_qtensor";
@@ -174,7 +221,7 @@ class Lister {
     if (!v2 && !v3) return;
     const auto wrong = [&](std::string_view what) {
       error_ = format::corrupt(kReading, pickle_.offset_bytes(node),
-                               fmt::format("tensor {}: {}", format::quote_name(name), what))
+                               fmt::format("tensor {}: {}", format::quote_name(name.join()), what))
                    .error();
     };
     if (arguments.size() < 4 || (v3 && arguments.size() < 7)) return wrong("too few arguments");
@@ -212,11 +259,10 @@ class Lister {
     tensor.storage_offset_bytes = *extent != 0 ? first * element_bytes : 0;
     const size_t facts = v3 ? 7 : 6;
     if (callee != "torch._utils._rebuild_qtensor" && arguments.size() > facts) {
-      for (const PickleEntry& entry : pickle_.entries(arguments[facts])) {
-        const bool yes = pickle_.boolean(entry.value).value_or(false);
-        if (pickle_.text(entry.key) == "conj") tensor.conjugate = yes;
-        if (pickle_.text(entry.key) == "neg") tensor.negative = yes;
-      }
+      const std::optional<ViewFacts> view = view_facts(arguments[facts]);
+      if (!view) return wrong(fmt::format("more than {} things are told of its view", kViewFactsMax));
+      tensor.conjugate = view->conjugate;
+      tensor.negative = view->negative;
     }
     tensor.contiguous = is_row_major(*shape, *strides) && !tensor.conjugate && !tensor.negative;
     uint64_t count = *extent == 0 ? 0 : 1;
@@ -227,8 +273,23 @@ class Lister {
     if (__builtin_mul_overflow(count, element_bytes, &tensor.bytes)) return wrong("it is larger than memory");
     if (!requires_grad && arguments.size() > 4) requires_grad = pickle_.boolean(arguments[4]);
     tensor.requires_grad = requires_grad.value_or(false);
-    tensor.name = std::move(name);
+    tensor.name = name.join();
+    charge(node, sizeof(Found) + tensor.name.size() + shape->size() * (sizeof(uint64_t) + sizeof(int64_t)));
     tensors_.push_back({node, tensors_.size(), std::move(tensor)});
+  }
+
+  // Tensors may share the dict: it is looked into once.
+  std::optional<ViewFacts> view_facts(PickleNode dict) {
+    const auto [known, added] = view_facts_.try_emplace(dict);
+    if (!added) return known->second;
+    const std::vector<PickleEntry> entries = pickle_.entries(dict);
+    if (entries.size() > kViewFactsMax) return std::nullopt;
+    for (const PickleEntry& entry : entries) {
+      const bool yes = pickle_.boolean(entry.value).value_or(false);
+      if (pickle_.text(entry.key) == "conj") known->second.conjugate = yes;
+      if (pickle_.text(entry.key) == "neg") known->second.negative = yes;
+    }
+    return known->second;
   }
 
   // Of a tuple, or of torch.Size of one.
@@ -278,12 +339,29 @@ class Lister {
 
   const CheckpointFile::Impl& file_;
   const Pickle& pickle_;
+  const uint64_t listed_bytes_max_;
+  uint64_t listed_bytes_ = 0;  // of tensors and containers
+  uint64_t others_bytes_ = 0;
+  uint64_t untold_ = 0;     // other values of the container that is looked into
   std::vector<bool> seen_;  // containers
   std::vector<Container> waiting_;
   std::vector<Found> tensors_;
   std::vector<StoredValue> others_;
+  std::unordered_map<PickleNode, ViewFacts> view_facts_;  // by dict
   std::optional<Error> error_;
 };
+
+// UntypedStorage is one of bytes, and torch saves it beside a ByteStorage. Empty ones have any type.
+bool same_storage(const Pickle& pickle, const PickleStorage& one, const PickleStorage& other) {
+  if (one.numel != other.numel) return false;
+  if (one.numel == 0 || one.type == other.type) return true;
+  const auto dtype_of = [&](const PickleStorage& storage) {
+    const bool untyped = name_of(pickle, storage.type).ends_with("UntypedStorage");
+    return untyped ? DType::uint8 : storage_dtype(pickle, storage);
+  };
+  const std::optional<DType> dtype = dtype_of(one);
+  return dtype ? dtype == dtype_of(other) : pickle.global(one.type) == pickle.global(other.type);
+}
 
 }  // namespace
 
@@ -305,6 +383,31 @@ std::optional<uint64_t> storage_bytes(const Pickle& pickle, const PickleStorage&
   // More than any file has: the caller compares.
   if (__builtin_mul_overflow(storage.numel, element_bytes, &bytes)) return std::numeric_limits<uint64_t>::max();
   return bytes;
+}
+
+Result<std::vector<NamedStorage>> named_storages(const Pickle& pickle) {
+  std::vector<NamedStorage> all;
+  for (PickleNode node = 0; node < pickle.node_count(); ++node) {
+    const std::optional<PickleStorage> storage = pickle.storage(node);
+    if (!storage) continue;
+    if (storage->key.size() > kStorageKeyBytesMax)
+      return format::corrupt(kReading, pickle.offset_bytes(node),
+                             fmt::format("the key of a storage is longer than {} bytes", kStorageKeyBytesMax));
+    all.push_back({storage->key, node});
+  }
+  std::ranges::sort(all, {}, [](const NamedStorage& one) { return std::pair(one.key, one.node); });
+  std::vector<NamedStorage> named;
+  for (const NamedStorage& one : all) {
+    if (named.empty() || named.back().key != one.key) {
+      named.push_back(one);
+    } else if (!same_storage(pickle, *pickle.storage(named.back().node), *pickle.storage(one.node))) {
+      return format::corrupt(kReading, pickle.offset_bytes(one.node),
+                             fmt::format("storage {} has another type or number of elements than where it is named "
+                                         "first, and torch.load would take the first for both",
+                                         format::quote_name(one.key)));
+    }
+  }
+  return named;
 }
 
 Result<PickledThings> list_things(const CheckpointFile::Impl& file) { return Lister(file).run(); }

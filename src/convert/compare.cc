@@ -7,6 +7,7 @@
 #include <map>
 #include <ranges>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 
 #include "base/progress_meter.h"
 #include "convert/tensor_stream.h"
+#include "format/format_error.h"
 
 namespace headrace {
 namespace {
@@ -73,21 +75,23 @@ std::vector<uint64_t> comparable_shape(const CheckpointSet& set, CheckpointSet::
   return shape;
 }
 
-// Of storages that no listed tensor lies in: those of a module that was pickled whole, or of types that are not known.
-uint64_t unlisted_bytes(const CheckpointFile& file) {
-  std::vector<bool> listed(file.storages().size());
-  for (const StoredTensor& tensor : file.tensors())
-    listed[tensor.storage] = true;
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < listed.size(); ++i)
-    bytes += listed[i] ? 0 : file.storages()[i].bytes;
-  return bytes;
+Status check_names(const CheckpointSet& set) {
+  std::unordered_set<std::string_view> names;
+  for (const CheckpointSet::Tensor& tensor : set.tensors())
+    if (const std::string& name = set.stored(tensor).name; !names.insert(name).second)
+      return std::unexpected(
+          Error{.code = ErrorCode::unavailable,
+                .operation = "compare",
+                .path = set.files()[tensor.file].path(),
+                .detail = fmt::format("two of its tensors are told by the name {}, so they cannot be compared by it",
+                                      format::quote_name(name))});
+  return {};
 }
 
 // That two have no difference says nothing of what was not looked at.
 Status check_all_listed(const CheckpointSet& set) {
   for (const CheckpointFile& file : set.files())
-    if (const uint64_t bytes = unlisted_bytes(file); bytes != 0)
+    if (const uint64_t bytes = convert::unlisted_bytes(file); bytes != 0)
       return std::unexpected(
           Error{.code = ErrorCode::unavailable,
                 .operation = "compare",
@@ -262,6 +266,8 @@ Result<Comparison> compare_checkpoints(Handle& handle, const std::string& path, 
                 .path = wrong->file,
                 .detail = fmt::format("tensor {}: {}; see headrace verify", wrong->tensor, wrong->text)});
   }
+  for (const CheckpointSet* set : {&*here, &*there})
+    if (Status names = check_names(*set); !names) return std::unexpected(std::move(names).error());
   Comparison result;
   result.path = path;
   result.other = other;

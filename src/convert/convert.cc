@@ -114,9 +114,15 @@ class Converter {
     size_t count = 0;
     std::string examples;
     for (const CheckpointFile& file : set_.files()) {
+      const bool all_listed = !options_.select || convert::unlisted_bytes(file) == 0;
       for (const StoredValue& value : file.other_values()) {
         constexpr size_t kExamples = 5;
-        if (options_.select && !options_.select(value.name)) continue;
+        if (options_.select && !options_.select(value.name)) {
+          // What is in it may well match.
+          if (value.kind == StoredValue::Kind::shared || (value.kind == StoredValue::Kind::object && !all_listed))
+            result_.notes.push_back(fmt::format("not looked into: {}, {}", format::quote_name(value.name), value.text));
+          continue;
+        }
         if (count++ < kExamples)
           examples +=
               fmt::format("{}{} = {}", examples.empty() ? "" : ", ", format::quote_name(value.name), value.text);

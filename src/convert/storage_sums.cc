@@ -128,4 +128,14 @@ std::string tensor_in_storage(const CheckpointFile& file, uint32_t storage) {
   return user == file.tensors().end() ? std::string() : user->name;
 }
 
+uint64_t unlisted_bytes(const CheckpointFile& file) {
+  std::vector<bool> listed(file.storages().size());
+  for (const StoredTensor& tensor : file.tensors())
+    listed[tensor.storage] = true;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < listed.size(); ++i)
+    bytes += listed[i] ? 0 : file.storages()[i].bytes;
+  return bytes;
+}
+
 }  // namespace headrace::convert

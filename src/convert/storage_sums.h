@@ -60,5 +60,7 @@ class StorageSums {
                                        uint32_t expected);
 // The name of a tensor in this storage; empty where there is none.
 [[nodiscard]] std::string tensor_in_storage(const CheckpointFile& file, uint32_t storage);
+// Of storages that no listed tensor lies in: those of a module that was pickled whole, or of types that are not known.
+[[nodiscard]] uint64_t unlisted_bytes(const CheckpointFile& file);
 
 }  // namespace headrace::convert

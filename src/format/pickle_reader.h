@@ -216,7 +216,7 @@ class PickleReader {
   PickleNode empty_tuple_ = format::kNoNode;
   std::map<std::string, uint32_t, std::less<>> global_indices_;
   std::string scratch_;
-  uint64_t copied_ = 0;  // by calls, from their arguments
+  uint64_t copied_ = 0;  // by names, and by calls from their arguments
   std::optional<Error> error_;
   Pickle out_;
 };

@@ -24,7 +24,7 @@ constexpr size_t kGlobalsMax = 65'536;
 // twice in the next, and so on, take for ever, and a million one within the other end the process.
 constexpr uint32_t kKeyItemsMax = 4096;
 constexpr uint32_t kKeyDepthMax = 100;
-// What calls copy from their arguments, in all: for pickles that name one long list or text again and again.
+// What names, and calls from their arguments, copy in all: for pickles that name one long list or text again and again.
 constexpr uint64_t kCopiedFree = uint64_t{1} << 20;
 constexpr uint64_t kCopiedPerByte = 16;
 
@@ -66,6 +66,8 @@ bool PickleReader::stack_global() {
 
 bool PickleReader::global_of(const format::GlobalName& written) {
   const format::GlobalName meant = format::python3_name(written);
+  // STACK_GLOBAL takes texts that stand once in the input and may be named by a few bytes each time.
+  if (!may_be_copied(meant.module.size() + meant.name.size())) return false;
   scratch_.assign(meant.module);
   scratch_ += '.';
   scratch_ += meant.name;
@@ -146,7 +148,7 @@ bool PickleReader::may_be_key(PickleNode key) {
 bool PickleReader::may_be_copied(uint64_t count) {
   copied_ += count;
   if (copied_ <= kCopiedFree + kCopiedPerByte * input_.size()) return true;
-  return fail("the calls copy many times more than the pickle holds");
+  return fail("names and calls copy many times more than the pickle holds");
 }
 
 bool PickleReader::may_be_keys(std::span<const PickleNode> items) {
