@@ -165,9 +165,9 @@ class Comparer {
       orders.push_back({.tensor = pair.here, .as = std::nullopt});
       other_orders.push_back({.tensor = pair.there, .as = std::nullopt});
     }
-    Result<TensorStream> stream = TensorStream::create(handle, here_, std::move(orders), progress.interrupted);
+    Result<TensorStream> stream = TensorStream::create(handle, here_, orders, progress.interrupted);
     if (!stream) return std::unexpected(std::move(stream).error());
-    Result<TensorStream> other = TensorStream::create(handle, there_, std::move(other_orders), progress.interrupted);
+    Result<TensorStream> other = TensorStream::create(handle, there_, other_orders, progress.interrupted);
     if (!other) return std::unexpected(std::move(other).error());
     Cursor a(*std::move(stream)), b(*std::move(other));
     base::ProgressMeter meter(progress, total_bytes_);

@@ -128,7 +128,7 @@ bool DcpArchive::read_pickle() {
   // One that came by already is counted no more, and is missing in the sum.
   const uint64_t element_bytes = dtype_facts(*placed_->tensor->dtype).torch_bytes;
   if (element_bytes != 0 && fills_storage(*content_, entry.bytes / element_bytes) && !content_->turned)
-    counted_ = *storage;
+    counted_ = storage;
   return true;
 }
 

@@ -58,8 +58,7 @@ Result<StreamedSource> tensor_source(OutputContext& context, std::vector<TensorO
   for (const TensorOrder& order : orders)
     sizes.push_back(ordered_bytes(context.set, order));
   auto open = [&context, orders = std::move(orders)](size_t first) -> Result<StreamedSource::Next> {
-    std::vector<TensorOrder> rest(orders.begin() + static_cast<ptrdiff_t>(first), orders.end());
-    Result<TensorStream> stream = TensorStream::create(context.handle, context.set, std::move(rest),
+    Result<TensorStream> stream = TensorStream::create(context.handle, context.set, std::span(orders).subspan(first),
                                                        context.options.progress.interrupted, context.sums);
     if (!stream) return std::unexpected(std::move(stream).error());
     auto shared = std::make_shared<TensorStream>(*std::move(stream));
@@ -71,7 +70,7 @@ Result<StreamedSource> tensor_source(OutputContext& context, std::vector<TensorO
       return piece;
     };
   };
-  return StreamedSource(std::move(sizes), std::move(open));
+  return StreamedSource(sizes, std::move(open));
 }
 
 Result<uint64_t> write_safetensors(OutputContext& context, const std::string& path,
@@ -222,7 +221,7 @@ Result<StreamedSource> storage_source(OutputContext& context, std::vector<uint32
       return piece;
     };
   };
-  return StreamedSource(std::move(sizes), std::move(open));
+  return StreamedSource(sizes, std::move(open));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::unexpected<Error> ended() {
 
 }  // namespace
 
-StreamedSource::StreamedSource(std::vector<uint64_t> sizes, Open open) : open_(std::move(open)) {
+StreamedSource::StreamedSource(const std::vector<uint64_t>& sizes, Open open) : open_(std::move(open)) {
   uint64_t begin = 0;
   for (const uint64_t size : sizes) {
     begins_.push_back(begin);

@@ -27,7 +27,7 @@ class StreamedSource {
   using Open = std::function<Result<Next>(size_t first)>;
 
   // `sizes` are those of the items, in the order in which a writer wants them.
-  StreamedSource(std::vector<uint64_t> sizes, Open open);
+  StreamedSource(const std::vector<uint64_t>& sizes, Open open);
 
   // What stands for item `i`, for a writer that has copier() as its SaveOptions::device_copy. Must not outlive this object.
   [[nodiscard]] ConstRegion region(size_t i) const;

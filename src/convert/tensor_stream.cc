@@ -47,7 +47,7 @@ uint64_t ordered_bytes(const CheckpointSet& set, const TensorOrder& order) {
   return stored.bytes / element_bytes(stored.dtype) * element_bytes(*order.as);
 }
 
-Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& set, std::vector<TensorOrder> orders,
+Result<TensorStream> TensorStream::create(Handle& handle, const CheckpointSet& set, std::span<const TensorOrder> orders,
                                           std::function<bool()> interrupted, StorageSums* sums) {
   std::vector<FileRange> ranges;
   std::vector<Part> parts;

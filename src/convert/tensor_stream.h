@@ -36,8 +36,8 @@ class TensorStream {
   // big-endian machines. `sums` is told of all bytes, and has to expect() them.
   static constexpr uint64_t kExtentBytesMax = uint64_t{1} << 30;
   [[nodiscard]] static Result<TensorStream> create(Handle& handle, const CheckpointSet& set,
-                                                   std::vector<TensorOrder> orders, std::function<bool()> interrupted,
-                                                   StorageSums* sums = nullptr);
+                                                   std::span<const TensorOrder> orders,
+                                                   std::function<bool()> interrupted, StorageSums* sums = nullptr);
 
   // In order, without a gap; tensors of no bytes are left out. Nothing at the end. A piece stays until the next call.
   [[nodiscard]] Result<std::optional<TensorPiece>> next();

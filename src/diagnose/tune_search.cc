@@ -42,6 +42,7 @@ constexpr uint32_t kKeptLeast = 4;
 constexpr uint32_t kThirdLeaders = 2;
 constexpr uint32_t kMiddleRepeats = 1;  // of the second and third round
 constexpr uint32_t kNeighboursMax = 5;
+constexpr uint64_t kRivalTurns = uint64_t{2} * kRivalRepeats;  // headrace's too
 constexpr double kGiga = 1e9;
 
 uint32_t third_points() { return kThirdLeaders + kNeighboursMax; }
@@ -79,7 +80,7 @@ TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection dire
   };
   const auto second_points = std::min(points, std::max(kKeptLeast, points / kKeptShare));
   const auto [first, second, third, last] = runs_of(bounds, points, second_points);
-  const std::array<uint64_t, 5> runs = {first, second, third, last, 2 * kRivalRepeats};
+  const std::array<uint64_t, 5> runs = {first, second, third, last, kRivalTurns};
   const std::array<double, 5> shares = {kFirstShare, kSecondShare, kThirdShare, kLastShare, kRivalShare};
   TuneSizes sizes = {.second_points = second_points};
   TuneSizing sizing;
@@ -103,7 +104,7 @@ TuneSizing sizes_for(uint32_t points, const TuneBounds& bounds, IoDirection dire
   return sizing;
 }
 
-TuneSearch::TuneSearch(TuneBounds bounds, TuneSpace asked, std::vector<TunePoint> points, TuneBench& bench)
+TuneSearch::TuneSearch(TuneBounds bounds, TuneSpace asked, const std::vector<TunePoint>& points, TuneBench& bench)
     : bounds_(std::move(bounds)), asked_(std::move(asked)), bench_(bench) {
   for (const TunePoint& point : points)
     result_.points.push_back({.point = point});
@@ -148,7 +149,7 @@ Status TuneSearch::calibrate() {
     const std::array<uint64_t, 4> runs = runs_of(bounds_, result_.points.size(), all.second_points);
     for (size_t round = 0; round < runs.size(); ++round)
       needed[round] += per_byte * static_cast<double>(all.bytes[round] * bounds_.files * runs[round]);
-    if (bounds_.rival) needed[4] += per_byte * static_cast<double>(all.rival_bytes * bounds_.files * 2 * kRivalRepeats);
+    if (bounds_.rival) needed[4] += per_byte * static_cast<double>(all.rival_bytes * bounds_.files * kRivalTurns);
   }
   began_ = bench_.seconds();
   constexpr std::array<double, 6> kFromTo = {0, kFirstUntil, kSecondUntil, kThirdUntil, kLastUntil, 1};
@@ -175,7 +176,7 @@ uint64_t TuneSearch::expected_bytes() {
     bytes += *std::ranges::max_element(all.bytes);
     for (size_t round = 0; round < runs.size(); ++round)
       bytes += runs[round] * all.bytes[round];
-    if (bounds_.rival) bytes += 2 * kRivalRepeats * all.rival_bytes;
+    if (bounds_.rival) bytes += kRivalTurns * all.rival_bytes;
   }
   return bytes * bounds_.files;
 }

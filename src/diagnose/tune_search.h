@@ -63,7 +63,7 @@ struct TuneSizing {
 class TuneSearch {
  public:
   // The first point must be the library's defaults: it is measured first and compared with at the end.
-  TuneSearch(TuneBounds bounds, TuneSpace asked, std::vector<TunePoint> points, TuneBench& bench);
+  TuneSearch(TuneBounds bounds, TuneSpace asked, const std::vector<TunePoint>& points, TuneBench& bench);
 
   // An error where nothing can be measured. Interrupted later, the result holds what is known.
   [[nodiscard]] Status run();
