@@ -98,7 +98,8 @@ class DcpFileCheck {
     std::vector<FileRange> ranges;
     for (const Item& item : items_)
       ranges.push_back({.file = 0, .offset_bytes = item.offset_bytes, .bytes = item.bytes});
-    Result<RangeStream> stream = RangeStream::create(handle_, {file}, std::move(ranges), options_.progress.interrupted);
+    Result<RangeStream> stream = RangeStream::create(handle_, {file}, std::move(ranges), options_.progress.interrupted,
+                                                     RangeStream::kSlotsAlone);
     if (!stream) return std::unexpected(std::move(stream).error());
     while (true) {
       const Result<std::optional<RangePiece>> piece = stream->next();

@@ -30,12 +30,12 @@ RangeStream::RangeStream(Handle& handle, std::vector<File> files, std::vector<Fi
       memory_(std::move(memory)) {}
 
 Result<RangeStream> RangeStream::create(Handle& handle, std::vector<File> files, std::vector<FileRange> ranges,
-                                        std::function<bool()> interrupted) {
+                                        std::function<bool()> interrupted, size_t slots_max) {
   uint64_t bytes = 0;
   for (const FileRange& range : ranges)
-    bytes += std::min(range.bytes, kSlots * kSlotBytes);
+    bytes += std::min(range.bytes, slots_max * kSlotBytes);
   // A small file needs few slots, and memory that is never touched costs nothing.
-  const size_t slots = std::clamp<uint64_t>(bytes / kSlotBytes + 2, 2, kSlots);
+  const size_t slots = std::clamp<uint64_t>(bytes / kSlotBytes + 2, 2, slots_max);
   Result<Buffer> memory = Buffer::create(slots * kSlotStride);
   if (!memory) return std::unexpected(std::move(memory).error());
   RangeStream stream(handle, std::move(files), std::move(ranges), std::move(interrupted), *std::move(memory));

@@ -126,8 +126,8 @@ class FileCheck {
     std::vector<FileRange> ranges;
     for (const Part& part : parts_)
       ranges.push_back({.file = 0, .offset_bytes = part.offset_bytes, .bytes = part.bytes});
-    Result<RangeStream> stream =
-        RangeStream::create(handle_, {*std::move(opened)}, std::move(ranges), options_.progress.interrupted);
+    Result<RangeStream> stream = RangeStream::create(handle_, {*std::move(opened)}, std::move(ranges),
+                                                     options_.progress.interrupted, RangeStream::kSlotsAlone);
     if (!stream) return std::unexpected(std::move(stream).error());
     VerifiedFile facts = {.path = file_.path(),
                           .format = std::string(checkpoint_format_name(file_.format())),
