@@ -48,6 +48,7 @@ class Lister {
     while (!waiting_.empty() && !error_) {
       const Container next = std::move(waiting_.back());
       waiting_.pop_back();
+      listed_bytes_ -= next.bytes();
       look_into(next);
     }
     if (error_) return std::unexpected(*std::move(error_));
@@ -66,6 +67,7 @@ class Lister {
   struct Container {
     std::string name;
     PickleNode node = 0;
+    [[nodiscard]] uint64_t bytes() const { return sizeof(Container) + name.size(); }
   };
   struct Found {
     PickleNode node = 0;
@@ -104,7 +106,7 @@ class Lister {
       if (seen_[node]) return add_other(name, "what stands under another name too", StoredValue::Kind::shared);
       seen_[node] = true;
       waiting_.push_back({name.join(), node});
-      charge(node, sizeof(Container) + waiting_.back().name.size());
+      charge(node, waiting_.back().bytes());  // while it waits: of a deep nest one does
     } else if (kind != PickleKind::call || !find_tensor(name, node)) {
       const bool object = kind == PickleKind::call || kind == PickleKind::instance;
       add_other(name, describe(node), object ? StoredValue::Kind::object : StoredValue::Kind::plain);
@@ -340,7 +342,7 @@ class Lister {
   const CheckpointFile::Impl& file_;
   const Pickle& pickle_;
   const uint64_t listed_bytes_max_;
-  uint64_t listed_bytes_ = 0;  // of tensors and containers
+  uint64_t listed_bytes_ = 0;  // of tensors, and of containers that wait
   uint64_t others_bytes_ = 0;
   uint64_t untold_ = 0;     // other values of the container that is looked into
   std::vector<bool> seen_;  // containers
