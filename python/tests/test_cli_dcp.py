@@ -536,6 +536,85 @@ def test_a_legacy_archive_that_was_cut_short_is_told(dcp: Path) -> None:
         assert "longer than what is left of its archive" in told
 
 
+def test_a_legacy_archive_of_an_object_is_looked_into(dcp: Path) -> None:
+    trap = dcp.parent / "trap"
+    value = {"moments": [torch.ones(1000), torch.ones(500, dtype=torch.int64)], "other": Touch(trap)}
+    target = io.BytesIO()
+    torch.save(value, target, _use_new_zipfile_serialization=False)
+    replace_piece(dcp, "step", target.getvalue())
+    problems = run_json("verify", dcp)["problems"]
+    assert {one["severity"] for one in problems} == {"warning", "note"}
+    assert any("PosixPath" in one["text"] for one in problems)
+    assert not trap.exists()
+    for missing in (1, 4000, 8000):
+        replace_piece(dcp, "step", target.getvalue()[:-missing])
+        (told,) = errors(run_json("verify", dcp, code=3))
+        assert f"storages of 8016 bytes are longer than what is left of its archive, {8016 - missing}" in told
+
+
+def test_one_file_by_many_links_to_its_folder_is_read_once(dcp: Path) -> None:
+    path = data_file(dcp)
+    os.truncate(path, 4 << 20)
+    (dcp / "l").symlink_to(".")
+
+    def change(metadata: Any) -> None:
+        for i, place in enumerate(metadata.storage_data.values()):
+            name = "l/" * i + path.name
+            set_place(place, offset=0, length=4 << 20, relative_path=name, transform_descriptors=["zstd"])
+
+    rewrite_metadata(dcp, change)
+    result = run_json("verify", dcp, code=3)
+    assert len([text for text in errors(result) if "begin inside those of" in text]) == 4
+    (file,) = result["files"]
+    assert file["read_bytes"] == 4 << 20
+
+
+def test_equal_files_of_a_cache_may_be_links_to_one(dcp: Path) -> None:
+    path = data_file(dcp)
+    content = path.read_bytes()
+    metadata = pickle.loads((dcp / ".metadata").read_bytes())
+    place = place_of(metadata, "step")
+    blob = dcp.parent / "blob"
+    blob.write_bytes(content[place.offset : place.offset + place.length])
+    for name in ("step", "name"):
+        (dcp / name).symlink_to(blob)
+        set_place(place_of(metadata, name), offset=0, length=place.length, relative_path=name)
+    (dcp / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert run_json("verify", dcp)["problems"] == []
+
+
+def test_long_paths_of_objects_are_cut(dcp: Path) -> None:
+    rewrite_metadata(
+        dcp, lambda m: set_place(place_of(m, "step"), relative_path="./" * 2000 + data_file(dcp).name)
+    )
+    result = run_json("inspect", dcp)
+    assert result["problems"] == []
+    for one in result["others"]:
+        assert "__0_0.distcp'" in one["text"]
+        assert len(one["text"]) < 200
+
+
+def test_the_names_that_many_pieces_would_import_take_no_memory(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as checkpoint
+
+    with pytest.warns(UserWarning, match="single process"):
+        checkpoint.save({f"o{i}": i for i in range(30)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    path = data_file(tmp_path / "dcp")
+    metadata = pickle.loads((tmp_path / "dcp" / ".metadata").read_bytes())
+    with open(path, "ab") as file:
+        for i, place in enumerate(metadata.storage_data.values()):
+            names = b"".join(b"c%s\n%d_%d\n" % (b"x" * 4000, i, j) for j in range(2500))
+            target = io.BytesIO()
+            with zipfile.ZipFile(target, "w") as archive:
+                archive.writestr("a/data.pkl", b"\x80\x02](" + names + b"e.")
+                archive.writestr("a/version", b"3\n")
+            set_place(place, offset=file.tell(), length=file.write(target.getvalue()))
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(metadata))
+    code, resident, _ = measured("verify", tmp_path / "dcp")
+    assert code == 0
+    assert resident < 250 << 20
+
+
 class Opaque:
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -35,6 +35,8 @@ using Severity = CheckpointProblem::Severity;
 
 // Of one piece's archive, which has a handful of records.
 constexpr uint64_t kDirectoryBytesMax = uint64_t{64} << 20;
+// So many names are told once only: problems beyond these are counted.
+constexpr size_t kForeignMax = 1000;
 // Of the pieces that are read in one go.
 constexpr uint64_t kListedBytesMax = uint64_t{64} << 20;
 
@@ -46,16 +48,18 @@ std::string dtype_and_shape(std::string_view dtype, std::span<const uint64_t> sh
 class DcpFileCheck {
  public:
   DcpFileCheck(Handle& handle, const DcpFolder& folder, const std::string& name, const DcpFile& file,
-               const VerifyOptions& options, DcpProblems& problems, std::vector<DcpStats>& stats)
+               const VerifyOptions& options, DcpProblems& problems, std::vector<DcpStats>& stats,
+               std::set<std::string, std::less<>>& foreign)
       : handle_(handle),
         folder_(folder),
         name_(name),
         file_(file),
         options_(options),
         problems_(problems),
-        stats_(stats) {}
+        stats_(stats),
+        foreign_(foreign) {}
 
-  Result<VerifiedFile> run(ProgressMeter& meter, std::set<std::string, std::less<>>& foreign) {
+  Result<VerifiedFile> run(ProgressMeter& meter) {
     const std::string path = dcp_path(folder_.path, name_);
     Result<File> file = File::open(path, FileMode::read);
     if (!file) return std::unexpected(std::move(file).error());
@@ -63,8 +67,7 @@ class DcpFileCheck {
     while (next_ < file_.placed.size()) {
       items_.clear();
       if (Status listed = list(*file); !listed) return std::unexpected(std::move(listed).error());
-      if (Status read = read_listed(*file, meter, facts, foreign); !read)
-        return std::unexpected(std::move(read).error());
+      if (Status read = read_listed(*file, meter, facts); !read) return std::unexpected(std::move(read).error());
     }
     tell_unsummed();
     return facts;
@@ -86,12 +89,11 @@ class DcpFileCheck {
   void fault(const DcpPlaced& placed, std::string text) { tell(Severity::error, placed, std::move(text)); }
 
   // What was learnt of a piece is told and let go once the next one begins: an object's pickle has as many names as it likes.
-  Status read_listed(const File& file, ProgressMeter& meter, VerifiedFile& facts,
-                     std::set<std::string, std::less<>>& foreign) {
+  Status read_listed(const File& file, ProgressMeter& meter, VerifiedFile& facts) {
     size_t told = 0;
     const auto tell_until = [&](size_t end) {
       for (; told < end; ++told) {
-        if (items_[told].archive) tell_of(*items_[told].placed, *items_[told].archive, foreign);
+        if (items_[told].archive) tell_of(*items_[told].placed, *items_[told].archive);
         items_[told].archive.reset();
       }
     };
@@ -196,12 +198,12 @@ class DcpFileCheck {
     return {};
   }
 
-  // torch.save writes these only when it is told to. Their storages' lengths follow from what is compared here.
+  // torch.save writes these only when it is told to.
   Status list_legacy(const File& file, const DcpPlaced& placed) {
-    constexpr uint64_t kPicklesBytesMax = uint64_t{1} << 20;
     const format::DcpPlace& place = *placed.place;
+    const uint64_t pickles_bytes_max = placed.tensor != nullptr ? kTensorPickleBytesMax : kObjectPickleBytesMax;
     Result<std::vector<std::byte>> bytes =
-        read_bytes(handle_, file, place.offset_bytes, std::min(place.bytes, kPicklesBytesMax));
+        read_bytes(handle_, file, place.offset_bytes, std::min(place.bytes, pickles_bytes_max));
     if (!bytes) return std::unexpected(std::move(bytes).error());
     const auto parse = [](std::span<const std::byte> rest) {
       return parse_pickle(rest, {.unknown_globals = UnknownGlobals::collect, .protocols = PickleProtocols::later});
@@ -219,22 +221,28 @@ class DcpFileCheck {
     legacy_ = true;
     add(placed, place.bytes);
     const Result<Pickle> object = parse(std::span(*bytes).subspan(*lead));
-    if (!object && placed.tensor == nullptr) return {};
-    if (!object) {
-      fault(placed, object.error().detail);
+    const uint64_t keys_begin = object ? *lead + object->consumed_bytes() : 0;
+    const Result<Pickle> keys = object ? parse(std::span(*bytes).subspan(keys_begin)) : object;
+    // Objects may be anything that Python can pickle, and as long.
+    if (placed.tensor == nullptr && (!object || (!keys && bytes->size() < place.bytes))) {
+      tell_unread_pickle(placed);
+      return {};
+    }
+    if (!keys) {
+      fault(placed, keys.error().detail);
       return {};
     }
     const format::DcpContent content = format::describe_dcp_piece(*object);
+    tell_foreign(placed, content);
     std::string text = format::compare_dcp_piece(content, placed.tensor, placed.piece);
-    if (text.empty() && content.kind == format::DcpContent::Kind::tensor) {
-      // The list of keys, which is one, and its storage behind a count.
-      const uint64_t keys_begin = *lead + object->consumed_bytes();
-      const Result<Pickle> keys = parse(std::span(*bytes).subspan(keys_begin));
-      const uint64_t begin = keys ? keys_begin + keys->consumed_bytes() + format::kLegacyCountBytes : place.bytes;
-      if (!keys)
-        text = keys.error().detail;
-      else if (begin > place.bytes || content.storage_bytes > place.bytes - begin)
-        text = fmt::format("its storage of {} bytes is longer than what is left of its archive", content.storage_bytes);
+    if (text.empty()) {
+      const std::optional<uint64_t> storages = format::legacy_storages_bytes(*object, *keys);
+      const uint64_t left = place.bytes - keys_begin - keys->consumed_bytes();
+      if (!storages)
+        text = "the list of keys in its archive is not one of its storages";
+      else if (*storages > left)
+        text = fmt::format("its storages of {} bytes are longer than what is left of its archive, {} bytes", *storages,
+                           left);
     }
     if (!text.empty()) fault(placed, std::move(text));
     return {};
@@ -283,26 +291,36 @@ class DcpFileCheck {
     return {};
   }
 
-  void tell_of(const DcpPlaced& placed, const DcpArchive& archive, std::set<std::string, std::less<>>& foreign) {
+  void tell_unread_pickle(const DcpPlaced& placed) {
+    tell(Severity::warning, placed,
+         "the pickle of its archive was not looked into: it is longer than is read here, or of a kind that torch.save "
+         "does not write; torch.distributed.checkpoint.load would run it");
+  }
+
+  void tell_foreign(const DcpPlaced& placed, const format::DcpContent& content) {
+    for (const std::string& global : content.foreign_globals) {
+      // As it is told: names may be as long as a pickle.
+      std::string quoted = format::quote_name(global);
+      if (foreign_.contains(quoted)) continue;
+      tell(Severity::warning, placed,
+           fmt::format("the pickle of its archive names {}, which is not among the names that torch's weights_only "
+                       "admits: {}",
+                       quoted,
+                       placed.tensor == nullptr ? "torch.distributed.checkpoint.load would import and may run it"
+                                                : "torch.distributed.checkpoint.load refuses it"));
+      if (foreign_.size() < kForeignMax) foreign_.insert(std::move(quoted));
+    }
+  }
+
+  void tell_of(const DcpPlaced& placed, const DcpArchive& archive) {
     if (!archive.unread_record().empty())
       tell(Severity::warning, placed,
            fmt::format("record {} of its archive is compressed or encrypted, as torch.save never does, and was not "
                        "checked",
                        format::quote_name(archive.unread_record())));
-    if (!archive.content() && archive.fault().empty() && archive.unread_record().empty())
-      tell(
-          Severity::warning, placed,
-          "the pickle of its archive was not looked into: it is longer than is read here, or of a kind that torch.save "
-          "does not write; torch.distributed.checkpoint.load would run it");
+    if (!archive.content() && archive.fault().empty() && archive.unread_record().empty()) tell_unread_pickle(placed);
     if (!archive.content()) return;
-    for (const std::string& global : archive.content()->foreign_globals)
-      if (foreign.insert(global).second)
-        tell(Severity::warning, placed,
-             fmt::format("the pickle of its archive names {}, which is not among the names that torch's weights_only "
-                         "admits: {}",
-                         format::quote_name(global),
-                         placed.tensor == nullptr ? "torch.distributed.checkpoint.load would import and may run it"
-                                                  : "torch.distributed.checkpoint.load refuses it"));
+    tell_foreign(placed, *archive.content());
     if (placed.tensor != nullptr && archive.content()->kind != format::DcpContent::Kind::tensor &&
         archive.fault().empty())
       tell(Severity::warning, placed,
@@ -325,34 +343,14 @@ class DcpFileCheck {
   const DcpFile& file_;
   const VerifyOptions& options_;
   DcpProblems& problems_;
-  std::vector<DcpStats>& stats_;  // by tensor; none: they are not wanted
+  std::vector<DcpStats>& stats_;                 // by tensor; none: they are not wanted
+  std::set<std::string, std::less<>>& foreign_;  // names that were told
   std::vector<Item> items_;
   size_t next_ = 0;            // the first piece that was not listed
   uint64_t listed_bytes_ = 0;  // of items_ and their directories
   uint64_t safetensors_end_ = 0;
   bool transformed_ = false, legacy_ = false, safetensors_ = false;
 };
-
-TensorStats stats_of(const DcpTensor& tensor, const DcpStats& found) {
-  TensorStats told = {.name = tensor.name, .dtype = tensor.dtype.value_or(DType::uint8), .why_not = found.why_not};
-  const uint32_t width = tensor.dtype ? stats_element_bytes(*tensor.dtype) : 0;
-  const uint64_t parts = width == 0 ? 1 : dtype_facts(told.dtype).torch_bytes / width;
-  if (told.why_not.empty() && !tensor.dtype) told.why_not = "its element type is not known here";
-  if (told.why_not.empty() && width == 0) told.why_not = "elements of less than a byte are not counted";
-  if (told.why_not.empty() && found.sum.elements / parts != element_count(tensor.shape))
-    told.why_not =
-        "not all of its pieces are whole, uncompressed archives of torch.save with plain elements side by side";
-  if (!told.why_not.empty()) return told;
-  told.elements = found.sum.elements;
-  told.nan = found.sum.nan;
-  told.inf = found.sum.inf;
-  told.zero = found.sum.zero;
-  if (found.sum.min <= found.sum.max) {
-    told.min = found.sum.min;
-    told.max = found.sum.max;
-  }
-  return told;
-}
 
 // A folder that was saved with use_collectives=False has no .metadata and __0.metadata, or more of them.
 bool has_metadata_of_ranks(const std::string& path) {
@@ -406,7 +404,7 @@ Status verify_folder(Handle& handle, const std::string& path, const VerifyOption
   std::set<std::string, std::less<>> foreign;
   for (const auto& [name, file] : folder.files) {
     Result<VerifiedFile> checked =
-        DcpFileCheck(handle, folder, name, file, options, problems, stats).run(meter, foreign);
+        DcpFileCheck(handle, folder, name, file, options, problems, stats, foreign).run(meter);
     if (!checked) return std::unexpected(std::move(checked).error());
     result.files.push_back(*std::move(checked));
   }
@@ -470,11 +468,11 @@ Result<Inspection> inspect_dcp(Handle& handle, const std::string& path, const In
   }
   for (const format::DcpObject& object : folder.metadata.objects) {
     const format::DcpPlace* place = object.place ? &folder.metadata.places[*object.place] : nullptr;
-    inspection.others.push_back(
-        {.name = object.name,
-         .text = place != nullptr && numbers.contains(place)
-                     ? fmt::format("an object of {} bytes in {}", place->bytes, folder.metadata.files[place->file])
-                     : std::string("an object")});
+    inspection.others.push_back({.name = object.name,
+                                 .text = place != nullptr && numbers.contains(place)
+                                             ? fmt::format("an object of {} bytes in {}", place->bytes,
+                                                           format::quote_name(folder.metadata.files[place->file]))
+                                             : std::string("an object")});
   }
   return inspection;
 }

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <headrace/inspect.h>
+
 #include "base/crc32.h"
 #include "format/format_error.h"
 
@@ -16,10 +18,6 @@ namespace headrace::convert {
 namespace {
 
 using format::ZipEntry;
-
-// That of a tensor has some hundred bytes; of an object all of it is in there. Read, it takes many times as much memory.
-constexpr uint64_t kTensorPickleBytesMax = uint64_t{1} << 20;
-constexpr uint64_t kObjectPickleBytesMax = uint64_t{16} << 20;
 
 bool is_stored(const ZipEntry& entry) { return entry.method == 0 && (entry.flags & format::kZipFlagsUnreadable) == 0; }
 
@@ -147,6 +145,27 @@ void DcpArchive::count(std::span<const std::byte> bytes) {
   const size_t whole = bytes.size() / width * width;
   add_stats(dtype, bytes.first(whole), stats_->sum);
   cut_.assign(bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.end());
+}
+
+TensorStats stats_of(const format::DcpTensor& tensor, const DcpStats& found) {
+  TensorStats told = {.name = tensor.name, .dtype = tensor.dtype.value_or(DType::uint8), .why_not = found.why_not};
+  const uint32_t width = tensor.dtype ? stats_element_bytes(*tensor.dtype) : 0;
+  const uint64_t parts = width == 0 ? 1 : dtype_facts(told.dtype).torch_bytes / width;
+  if (told.why_not.empty() && !tensor.dtype) told.why_not = "its element type is not known here";
+  if (told.why_not.empty() && width == 0) told.why_not = "elements of less than a byte are not counted";
+  if (told.why_not.empty() && found.sum.elements / parts != element_count(tensor.shape))
+    told.why_not =
+        "not all of its pieces are whole, uncompressed archives of torch.save with plain elements side by side";
+  if (!told.why_not.empty()) return told;
+  told.elements = found.sum.elements;
+  told.nan = found.sum.nan;
+  told.inf = found.sum.inf;
+  told.zero = found.sum.zero;
+  if (found.sum.min <= found.sum.max) {
+    told.min = found.sum.min;
+    told.max = found.sum.max;
+  }
+  return told;
 }
 
 }  // namespace headrace::convert

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <headrace/verify.h>
+
 #include "convert/dcp_folder.h"
 #include "convert/elements.h"
 #include "format/dcp_piece.h"
@@ -17,11 +19,16 @@
 
 namespace headrace::convert {
 
+// That of a tensor has some hundred bytes; of an object all of it is in there. Read, it takes many times as much memory.
+inline constexpr uint64_t kTensorPickleBytesMax = uint64_t{1} << 20;
+inline constexpr uint64_t kObjectPickleBytesMax = uint64_t{16} << 20;
+
 // Of one tensor, over all of its pieces.
 struct DcpStats {
   ElementStats sum;
   std::string why_not;
 };
+[[nodiscard]] TensorStats stats_of(const format::DcpTensor& tensor, const DcpStats& found);
 
 class DcpArchive {
  public:

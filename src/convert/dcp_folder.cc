@@ -40,18 +40,24 @@ class Opener {
       const DcpTensor& tensor = folder_.metadata.tensors[t];
       for (const format::DcpPiece& piece : tensor.pieces)
         add({.name = tensor.name, .tensor = &tensor, .piece = &piece, .tensor_index = t}, piece.place);
-      if (interrupted_ && interrupted_())
-        return std::unexpected(
-            Error{.code = ErrorCode::interrupted, .operation = "read DCP folder", .detail = "it was stopped"});
+      if (Status going_on = check_interrupted(); !going_on) return going_on;
     }
-    for (const format::DcpObject& object : folder_.metadata.objects)
+    for (const format::DcpObject& object : folder_.metadata.objects) {
       add({.name = object.name}, object.place);
+      if (Status going_on = check_interrupted(); !going_on) return going_on;
+    }
     for (auto& [name, file] : folder_.files)
       if (Status checked = check_overlaps(name, file); !checked) return checked;
     return {};
   }
 
  private:
+  Status check_interrupted() const {
+    if (!interrupted_ || !interrupted_()) return {};
+    return std::unexpected(
+        Error{.code = ErrorCode::interrupted, .operation = "read DCP folder", .detail = "it was stopped"});
+  }
+
   void check_metadata() {
     for (const std::string& global : folder_.metadata.foreign_globals)
       problems_.tell(Severity::warning, kMetadataName, {}, 0,
@@ -103,7 +109,12 @@ class Opener {
     if (!fs::is_regular_file(path, error)) return nullptr;
     const uint64_t bytes = fs::file_size(path, error);
     if (error) return nullptr;
-    return by_index_[index] = &folder_.files.try_emplace(name, DcpFile{.bytes = bytes}).first->second;
+    // A link to a folder gives its files ever more names. A link to a file is one of its own: caches give equal files one target.
+    const fs::path real = fs::canonical(fs::path(path).parent_path(), error) / fs::path(path).filename();
+    if (error) return nullptr;
+    const auto [known, added] = by_path_.try_emplace(real.string(), nullptr);
+    if (added) known->second = &folder_.files.try_emplace(name, DcpFile{.bytes = bytes}).first->second;
+    return by_index_[index] = known->second;
   }
 
   Status check_overlaps(const std::string& name, DcpFile& file) {
@@ -117,9 +128,7 @@ class Opener {
       size_t stop = i;
       while (stop < file.placed.size() && file.placed[stop].place->offset_bytes == begin)
         ++stop;
-      if (interrupted_ && interrupted_())
-        return std::unexpected(
-            Error{.code = ErrorCode::interrupted, .operation = "verify", .detail = "it was stopped"});
+      if (Status going_on = check_interrupted(); !going_on) return going_on;
       if (stop - i > 1 && begin >= end) {
         if (!opened) {
           Result<File> found = File::open(dcp_path(folder_.path, name), FileMode::read);
@@ -162,8 +171,9 @@ class Opener {
   DcpFolder& folder_;
   const std::function<bool()>& interrupted_;
   DcpProblems& problems_;
-  std::vector<bool> used_;          // by place
-  std::vector<DcpFile*> by_index_;  // as the metadata count files
+  std::vector<bool> used_;                   // by place
+  std::vector<DcpFile*> by_index_;           // as the metadata count files
+  std::map<std::string, DcpFile*> by_path_;  // without links to folders
   std::vector<bool> looked_;
 };
 

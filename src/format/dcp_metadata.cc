@@ -92,33 +92,45 @@ class Reader {
     return !error_;
   }
 
-  // Calls `use` with the operands of each step of `kind` that `node` went through, in order.
+  // Calls `use` with the operands and the index of each step of `kind` that `node` went through, in order.
   template <typename Use>
   void for_steps(PickleNode node, PickleStepKind kind, const Use& use) {
     for (uint32_t i = first_steps_[node]; i != kPickleNoStep; i = pickle_.steps()[i].next) {
       const PickleStep& step = pickle_.steps()[i];
       if (!spend(node, 1)) return;
-      if (step.kind == kind) use(pickle_.operands(step));
+      if (step.kind == kind) use(pickle_.operands(step), i);
     }
   }
 
+  // Those that are set behind the step `end` are refused.
   template <typename Use>
-  void for_entries(PickleNode dict, const Use& use) {
-    for_steps(dict, PickleStepKind::set_items, [&](std::span<const PickleNode> items) {
+  void for_entries(PickleNode dict, const Use& use, uint32_t end = kPickleNoStep) {
+    for_steps(dict, PickleStepKind::set_items, [&](std::span<const PickleNode> items, uint32_t step) {
+      if (step > end) return fail(dict, "the state of an object is changed after it was set");
       for (size_t i = 0; i + 1 < items.size() && spend(dict, 1); i += 2)
         use(items[i], items[i + 1]);
     });
   }
 
-  // Of a dataclass: its states are dicts from names to values, and the last one counts, as in Python.
+  // Of a dataclass: its states are dicts from names to values, and the last one counts, as in Python. What Python would take
+  // besides, and no writer of torch writes, is refused: arguments of a constructor, states that are no such dict, and dicts
+  // that go on after Python copied them.
   template <size_t kCount>
   std::array<std::optional<PickleNode>, kCount> fields(PickleNode instance, const std::string_view (&names)[kCount]) {
     std::array<std::optional<PickleNode>, kCount> found;
-    for_steps(instance, PickleStepKind::build, [&](std::span<const PickleNode> state) {
-      for_entries(state.front(), [&](PickleNode key, PickleNode value) {
-        for (size_t i = 0; i < kCount; ++i)
-          if (pickle_.text(key) == names[i]) found[i] = value;
-      });
+    const std::optional<PickleCall> call = pickle_.call(instance);
+    if (call && pickle_.kind(instance) == PickleKind::call && !pickle_.tuple_items(call->arguments).empty()) {
+      fail(instance, "an object is made from arguments; writers of torch give it a state");
+      return found;
+    }
+    const auto add = [&](PickleNode key, PickleNode value) {
+      if (!pickle_.text(key)) return fail(key, "a field of an object has a name that is no text");
+      for (size_t i = 0; i < kCount; ++i)
+        if (pickle_.text(key) == names[i]) found[i] = value;
+    };
+    for_steps(instance, PickleStepKind::build, [&](std::span<const PickleNode> state, uint32_t step) {
+      if (pickle_.kind(state.front()) != PickleKind::dict) return fail(instance, "the state of an object is no dict");
+      for_entries(state.front(), add, step);
     });
     return found;
   }
@@ -151,7 +163,7 @@ class Reader {
     if (pickle_.kind(*node) == PickleKind::tuple)
       add(pickle_.tuple_items(*node));
     else if (pickle_.kind(*node) == PickleKind::list)
-      for_steps(*node, PickleStepKind::append, add);
+      for_steps(*node, PickleStepKind::append, [&](std::span<const PickleNode> items, uint32_t) { add(items); });
     else
       return std::nullopt;
     if (!good || error_) return std::nullopt;
@@ -207,6 +219,8 @@ class Reader {
   void read_places(PickleNode storage) {
     std::unordered_map<uint32_t, uint32_t> files;
     for_entries(storage, [&](PickleNode key, PickleNode value) {
+      // An object of another class is another key, whatever it holds.
+      if (class_of(key) != "torch.distributed.checkpoint.metadata.MetadataIndex") return;
       const auto [name, offsets] = fields(key, {"fqn", "offset"});
       const auto [file, offset, length, transforms] =
           fields(value, {"relative_path", "offset", "length", "transform_descriptors"});
@@ -235,7 +249,7 @@ class Reader {
 
   bool holds_any(PickleNode items) {
     bool any = !pickle_.tuple_items(items).empty();
-    for_steps(items, PickleStepKind::append, [&](std::span<const PickleNode> more) { any |= !more.empty(); });
+    for_steps(items, PickleStepKind::append, [&](std::span<const PickleNode> more, uint32_t) { any |= !more.empty(); });
     return any;
   }
 
@@ -278,14 +292,14 @@ class Reader {
     if (pickle_.kind(*chunks) == PickleKind::tuple)
       add(pickle_.tuple_items(*chunks));
     else
-      for_steps(*chunks, PickleStepKind::append, add);
+      for_steps(*chunks, PickleStepKind::append, [&](std::span<const PickleNode> all, uint32_t) { add(all); });
     metadata_.tensors.push_back(std::move(tensor));
   }
 
   // TensorProperties has a tuple as its state: dtype, layout, requires_grad, memory format, pin_memory.
   std::string_view dtype_of(PickleNode properties) {
     std::string_view dtype;
-    for_steps(properties, PickleStepKind::build, [&](std::span<const PickleNode> state) {
+    for_steps(properties, PickleStepKind::build, [&](std::span<const PickleNode> state, uint32_t) {
       const std::span<const PickleNode> facts = pickle_.tuple_items(state.front());
       const std::optional<uint32_t> global = facts.empty() ? std::nullopt : pickle_.global(facts.front());
       dtype = global ? std::string_view(pickle_.globals()[*global].qualified_name) : std::string_view();

@@ -53,8 +53,9 @@ std::string tensor(std::string_view size, std::string_view chunks) {
   return tensor(size, chunks, properties("float32"));
 }
 // `offset`: a pickle, or nothing.
-std::string place(std::string_view name, std::string_view offset, uint8_t begin) {
-  return instance("MetadataIndex") +
+std::string place(std::string_view name, std::string_view offset, uint8_t begin,
+                  std::string_view key_class = "MetadataIndex") {
+  return instance(key_class) +
          state(text("fqn") + text(name) + (offset.empty() ? "" : text("offset") + std::string(offset))) +
          instance("_StorageInfo", "torch.distributed.checkpoint.filesystem") +
          state(text("relative_path") + text("f") + text("offset") + small(begin) + text("length") + small(9));
@@ -133,6 +134,34 @@ TEST(DcpMetadata, TheLastOfTwoKeysAndOfTwoStatesCounts) {
   ASSERT_TRUE(states) << states.error().detail;
   EXPECT_EQ(states->tensors.at(0).shape, std::vector<uint64_t>{9});
   EXPECT_EQ(states->tensors.at(1).dtype_name, "float64");
+}
+
+TEST(DcpMetadata, WhatPythonWouldTakeOtherwiseIsRefused) {
+  const auto refusal = [](const std::string& described, std::string_view places = {}) {
+    const auto found = parse(metadata(described, places));
+    EXPECT_FALSE(found);
+    return found ? std::string() : found.error().detail;
+  };
+  const std::string good = text("x") + tensor(tuple(small(1)), "](" + chunk(tuple(small(0)), tuple(small(1))) + "e");
+  EXPECT_TRUE(parse(metadata(good)));
+  // Attributes beside a dict.
+  EXPECT_NE(refusal(good + "(N}(" + text("size") + tuple(small(9)) + "utb").find("no dict"), std::string::npos);
+  // Python has copied the dict by then.
+  EXPECT_NE(refusal(text("x") + tensor(tuple(small(1)), "]") + "}" + put(5) + "b" + text("y") + get(5) + "(" +
+                    text("size") + tuple(small(9)) + "u")
+                .find("changed after"),
+            std::string::npos);
+  // A text of Python 2, which is equal to the other.
+  EXPECT_NE(refusal(good + state("U\x04size" + tuple(small(9)))).find("no text"), std::string::npos);
+  const std::string call = "c" + kModule + "\nMetadataIndex\n(" + text("x") + tuple(small(0)) + "tR";
+  EXPECT_NE(refusal(good, call + "N").find("arguments"), std::string::npos);
+}
+
+TEST(DcpMetadata, AKeyOfAnotherClassIsNone) {
+  const auto found = parse(
+      metadata(text("x") + instance("BytesStorageMetadata"), place("x", "", 1) + place("x", "", 5, "StorageMeta")));
+  ASSERT_TRUE(found) << found.error().detail;
+  EXPECT_EQ(found->places.at(*found->objects.at(0).place).offset_bytes, 1U);
 }
 
 TEST(DcpMetadata, ATensorWithoutAnElementTypeIsRefused) {

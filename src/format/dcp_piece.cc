@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "format/torch_legacy.h"
 
 namespace headrace::format {
 namespace {
@@ -43,6 +46,20 @@ std::optional<std::vector<uint64_t>> numbers(const Pickle& pickle, PickleNode no
   return all;
 }
 
+// Nothing for UntypedStorage, which counts bytes.
+std::optional<DType> storage_dtype(const Pickle& pickle, const PickleStorage& storage) {
+  std::string_view type = name_of(pickle, storage.type);
+  type.remove_prefix(type.rfind('.') == std::string_view::npos ? 0 : type.rfind('.') + 1);
+  return dtype_from_torch_storage(type);
+}
+
+uint64_t storage_bytes(const PickleStorage& storage, std::optional<DType> typed) {
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(storage.numel, typed ? dtype_facts(*typed).torch_bytes : 1, &bytes))
+    return std::numeric_limits<uint64_t>::max();
+  return bytes;
+}
+
 // False where the arguments are not those that torch writes.
 bool read_tensor(const Pickle& pickle, std::string_view maker, std::span<const PickleNode> arguments,
                  DcpContent& content) {
@@ -52,13 +69,9 @@ bool read_tensor(const Pickle& pickle, std::string_view maker, std::span<const P
   const std::optional<int64_t> first = pickle.integer(arguments[1]);
   std::optional<std::vector<uint64_t>> shape = numbers(pickle, arguments[2]), strides = numbers(pickle, arguments[3]);
   if (!storage || !first || *first < 0 || !shape || !strides || shape->size() != strides->size()) return false;
-  std::string_view type = name_of(pickle, storage->type);
-  type.remove_prefix(type.rfind('.') == std::string_view::npos ? 0 : type.rfind('.') + 1);
-  const std::optional<DType> typed = dtype_from_torch_storage(type);
+  const std::optional<DType> typed = storage_dtype(pickle, *storage);
   content.dtype_name = v3 ? without_torch(name_of(pickle, arguments[6])) : typed ? dtype_facts(*typed).name : "uint8";
-  const uint64_t element_bytes = typed ? dtype_facts(*typed).torch_bytes : 1;
-  if (__builtin_mul_overflow(storage->numel, element_bytes, &content.storage_bytes))
-    content.storage_bytes = std::numeric_limits<uint64_t>::max();
+  content.storage_bytes = storage_bytes(*storage, typed);
   content.storage_key = storage->key;
   content.first_element = static_cast<uint64_t>(*first);
   content.shape = *std::move(shape);
@@ -138,6 +151,23 @@ std::string compare_dcp_piece(const DcpContent& content, const DcpTensor* tensor
     return compare_with_storage(content, tensor->dtype);
   return fmt::format("its archive holds {} [{}], and the metadata say {} [{}]", content.dtype_name,
                      fmt::join(content.shape, ", "), tensor->dtype_name, fmt::join(piece->shape, ", "));
+}
+
+std::optional<uint64_t> legacy_storages_bytes(const Pickle& object, const Pickle& keys) {
+  if (keys.kind(keys.root()) != PickleKind::list) return std::nullopt;
+  std::map<std::string_view, uint64_t> storages;
+  for (PickleNode node = 0; node < object.node_count(); ++node)
+    if (const std::optional<PickleStorage> storage = object.storage(node))
+      storages.emplace(storage->key, storage_bytes(*storage, storage_dtype(object, *storage)));
+  uint64_t all = 0;
+  for (const PickleNode key : keys.appended(keys.root())) {
+    const std::optional<std::string_view> text = keys.text(key);
+    const auto found = text ? storages.find(*text) : storages.end();
+    if (found == storages.end()) return std::nullopt;
+    if (__builtin_add_overflow(all, kLegacyCountBytes, &all) || __builtin_add_overflow(all, found->second, &all))
+      return std::numeric_limits<uint64_t>::max();
+  }
+  return all;
 }
 
 }  // namespace headrace::format

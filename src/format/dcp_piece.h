@@ -40,4 +40,8 @@ struct DcpContent {
 // Is that what the metadata say of this piece? The fault, or an empty text. `piece`: null for an object.
 [[nodiscard]] std::string compare_dcp_piece(const DcpContent& content, const DcpTensor* tensor, const DcpPiece* piece);
 
+// In a legacy archive: of the storages that stand behind the list of keys, with the count before each. None: the list is not
+// one of storages of the object.
+[[nodiscard]] std::optional<uint64_t> legacy_storages_bytes(const Pickle& object, const Pickle& keys);
+
 }  // namespace headrace::format
